@@ -1,0 +1,61 @@
+# kvik_module(NAME DEPS modules... [LINK libraries...] [PRIVATE libraries...] [TEST_LINK libraries...])
+#
+# Folder src/NAME = static library kvik::NAME. Tests (*_test.cc) beside the sources become one
+# program NAME_test, benchmarks (*_bench.cc, Google Benchmark or an own main) one program each.
+# A module cannot link what DEPS does not list; tests/dag_test.py closes the header-only gap.
+#
+# Files named *_avx2.cc, *_avx512.cc, *_avx512bf16.cc are compiled for that ISA and only for it.
+# They must not define inline functions with external linkage (no std containers): the linker
+# would be free to keep the AVX-512 copy for everybody.
+include(GoogleTest)
+
+set(KVIK_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
+set(KVIK_FLAGS_avx512 ${KVIK_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl
+                      -mprefer-vector-width=512)
+set(KVIK_FLAGS_avx512bf16 ${KVIK_FLAGS_avx512} -mavx512bf16)
+
+function(kvik_isa_flags)
+  foreach(src ${ARGN})
+    if(src MATCHES "_(avx2|avx512|avx512bf16)\\.cc$")
+      set_source_files_properties(${src} PROPERTIES COMPILE_OPTIONS
+                                  "${KVIK_FLAGS_${CMAKE_MATCH_1}}")
+    endif()
+  endforeach()
+endfunction()
+
+function(kvik_module name)
+  cmake_parse_arguments(M "" "" "DEPS;LINK;PRIVATE;TEST_LINK" ${ARGN})
+  set(dir ${CMAKE_CURRENT_SOURCE_DIR}/${name})
+  file(GLOB_RECURSE all CONFIGURE_DEPENDS ${dir}/*.cc)
+  set(tests ${all})
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  set(benches ${all})
+  list(FILTER benches INCLUDE REGEX "_bench\\.cc$")
+  set(sources ${all})
+  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cc$")
+  kvik_isa_flags(${sources})
+  set(scope PUBLIC)
+  if(sources)
+    add_library(kvik_${name} STATIC ${sources})
+    target_link_libraries(kvik_${name} PRIVATE ${M_PRIVATE})
+  else()
+    add_library(kvik_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(kvik::${name} ALIAS kvik_${name})
+  target_include_directories(kvik_${name} ${scope} ${CMAKE_SOURCE_DIR}/src)
+  list(TRANSFORM M_DEPS PREPEND kvik::)
+  target_link_libraries(kvik_${name} ${scope} ${M_DEPS} ${M_LINK})
+  if(tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE kvik::${name} ${M_PRIVATE} ${M_TEST_LINK}
+                                               GTest::gmock GTest::gtest_main)
+    gtest_discover_tests(${name}_test PROPERTIES LABELS unit TIMEOUT 600
+                         DISCOVERY_TIMEOUT 60)
+  endif()
+  foreach(bench ${benches})
+    get_filename_component(bench_name ${bench} NAME_WE)
+    add_executable(${bench_name} ${bench})
+    target_link_libraries(${bench_name} PRIVATE kvik::${name} ${M_PRIVATE})
+  endforeach()
+endfunction()

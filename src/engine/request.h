@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/request.h: the native types that cross the queue between front ends and the engine.
+// No JSON and no text here: front ends parse, template, tokenise and detokenise.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "model/sampling_params.h"
+
+namespace kvik::engine {
+
+using RequestId = uint64_t;  // chosen by EngineLoop / Engine on submission, never reused
+
+struct Request {
+  std::vector<TokenId> prompt;  // not empty
+  model::SamplingParams sampling;
+  int32_t max_new_tokens = 16;  // >= 1; the engine clips to max_model_len - prompt size
+  int32_t min_new_tokens = 0;   // stop tokens are not sampled before
+  std::vector<TokenId> stop_token_ids;  // generation ends with (and includes) one of these
+  bool ignore_stop_tokens = false;
+  int32_t priority = 0;    // lower runs first, as in vLLM
+  std::string cache_salt;  // separates the cache between tenants; part of the block hash
+  std::string adapter;     // reserved name space of adapters; part of the block hash
+};
+
+enum class FinishReason {
+  kStop,       // a stop token was sampled
+  kLength,     // max_new_tokens or max_model_len reached
+  kCancelled,  // aborted by the client or by the front end (a stop string was found)
+  kError,      // `error` says why; only before the first token
+};
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+
+// One sampled token.
+struct TokenOutput {
+  TokenId token = 0;
+  float logprob = 0;               // of `token`; set when logprobs were asked for
+  std::vector<TokenLogprob> top;   // the most probable ones, descending; as many as asked for
+};
+
+struct Usage {
+  int32_t prompt_tokens = 0;
+  int32_t completion_tokens = 0;
+  int32_t cached_tokens = 0;    // prompt tokens whose KV was reused, over all segments
+  int32_t prefix_tokens = 0;    // of which in the first run, from position 0
+  int32_t cached_segments = 0;  // maximal runs of reused blocks
+  int32_t preemptions = 0;
+};
+
+// Microseconds of the engine's clock; 0 = has not happened.
+struct Timing {
+  int64_t submitted_us = 0;
+  int64_t scheduled_us = 0;  // first time in a step
+  int64_t first_token_us = 0;
+  int64_t finished_us = 0;
+};
+
+// What the engine tells about a request after a step: zero or more new tokens, and at the end
+// exactly one output with finish set.
+struct RequestOutput {
+  RequestId id = 0;
+  std::vector<TokenOutput> tokens;
+  std::optional<FinishReason> finish;
+  std::optional<Error> error;  // with FinishReason::kError
+  Usage usage;                 // complete when finish is set
+  Timing timing;
+};
+
+// Called on the engine thread; must not block (push to a queue and return).
+using OutputSink = std::function<void(RequestOutput)>;
+
+}  // namespace kvik::engine
