@@ -21,8 +21,8 @@ using RequestId = uint64_t;  // chosen by EngineLoop / Engine on submission, nev
 struct Request {
   std::vector<TokenId> prompt;  // not empty
   model::SamplingParams sampling;
-  int32_t max_new_tokens = 16;  // >= 1; the engine clips to max_model_len - prompt size
-  int32_t min_new_tokens = 0;   // stop tokens are not sampled before
+  int32_t max_new_tokens = 16;          // >= 1; the engine clips to max_model_len - prompt size
+  int32_t min_new_tokens = 0;           // stop tokens are not sampled before
   std::vector<TokenId> stop_token_ids;  // generation ends with (and includes) one of these
   bool ignore_stop_tokens = false;
   int32_t priority = 0;    // lower runs first, as in vLLM
@@ -34,7 +34,7 @@ enum class FinishReason {
   kStop,       // a stop token was sampled
   kLength,     // max_new_tokens or max_model_len reached
   kCancelled,  // aborted by the client or by the front end (a stop string was found)
-  kError,      // `error` says why; only before the first token
+  kError,      // `error` says why: the step of the request failed
 };
 
 struct TokenLogprob {
@@ -45,8 +45,8 @@ struct TokenLogprob {
 // One sampled token.
 struct TokenOutput {
   TokenId token = 0;
-  float logprob = 0;               // of `token`; set when logprobs were asked for
-  std::vector<TokenLogprob> top;   // the most probable ones, descending; as many as asked for
+  float logprob = 0;              // of `token`; set when logprobs were asked for
+  std::vector<TokenLogprob> top;  // the most probable ones, descending; as many as asked for
 };
 
 struct Usage {

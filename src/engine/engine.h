@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/engine.h: the step loop, single-threaded: schedule, allocate, execute, publish, sample.
+//
+// The engine owns cache, scheduler and request state and sees the outside only through an Executor
+// and a Clock. What a request says never depends on what ran beside it, on the state of the cache,
+// on chunking or on preemptions. EngineLoop (engine/engine_loop.h) gives it a thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/rng.h"
+#include "engine/executor.h"
+#include "engine/request.h"
+#include "kv/kv_cache.h"
+#include "sched/scheduler.h"
+
+namespace kvik::engine {
+
+struct EngineOptions {
+  kv::CacheOptions cache;
+  sched::SchedulerOptions scheduler;
+  int32_t max_model_len =
+      0;              // prompt and generated tokens of one request; 0 = the executor's limit
+  uint64_t seed = 0;  // of requests that bring none
+#ifdef NDEBUG
+  bool verify_sealed_blocks = false;
+#else
+  bool verify_sealed_blocks = true;
+#endif
+};
+
+// Counters since the start and gauges of now.
+struct EngineStats {
+  kv::CacheStats cache;
+  sched::SchedulerStats scheduler;
+  double kv_cache_usage = 0;  // share of blocks held by requests, [0, 1]
+  int64_t steps = 0;
+  int64_t step_tokens = 0;  // rows computed
+  int64_t failed_steps = 0;
+  // Counted when a request's first token is sampled: prompt_tokens = computed + cached.
+  int64_t prompt_tokens = 0;
+  int64_t prompt_tokens_computed = 0;
+  int64_t prompt_tokens_cached = 0;
+  int64_t generation_tokens = 0;
+  int64_t finished_stop = 0;
+  int64_t finished_length = 0;
+  int64_t finished_cancelled = 0;
+  int64_t finished_error = 0;
+  int64_t rejected = 0;  // by Validate
+};
+
+// One step, for histograms and logs.
+struct StepReport {
+  int32_t num_tokens = 0;  // rows
+  int32_t num_requests = 0;
+  int32_t num_decodes = 0;
+  int32_t num_segments = 0;
+  int64_t duration_us = 0;
+  std::string idle_reason;  // why an empty step was empty; empty otherwise
+};
+
+class Engine {
+ public:
+  // `executor` and `clock` must outlive the engine. kInvalidInput names the option that does not
+  // fit.
+  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, Executor& executor,
+                                                const Clock& clock);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Prompt and generated tokens of one request: max_model_len, or less if the pool is smaller.
+  // max_new_tokens is clipped to what is left of it. Thread-safe.
+  [[nodiscard]] int32_t max_request_tokens() const;
+  // Everything that can be wrong with a request: empty or too long prompt (the message names its
+  // length, the model's limit and the pool), token ids outside the vocabulary, sampling
+  // parameters. kInvalidInput. Thread-safe.
+  [[nodiscard]] Result<void> Validate(const Request& request) const;
+
+  // Queues a request; `sink` is called from Step and Abort until the output with `finish`. An
+  // invalid request is rejected at once and its sink never called.
+  Result<RequestId> Submit(Request request, OutputSink sink);
+  // Same, with an id reserved by NextId (EngineLoop hands ids out before the engine thread sees the
+  // request).
+  Result<void> Submit(RequestId id, Request request, OutputSink sink);
+  // Ends a request in any state with kCancelled; false when it is unknown or has ended.
+  bool Abort(RequestId id);
+
+  [[nodiscard]] bool HasWork() const;
+  // Runs one step. Does nothing but report a reason when nothing can run. An executor's error ends
+  // the requests of the step with kError and leaves all others untouched.
+  StepReport Step();
+
+  [[nodiscard]] EngineStats stats() const;
+  // For tests, measurements and /reset_prefix_cache. Between steps only.
+  [[nodiscard]] kv::KvCache& cache();
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvik::engine

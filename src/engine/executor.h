@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/executor.h: what the engine asks of whatever computes a step.
+//
+// ModelExecutor (engine/model_executor.h) runs the real model; tests have a fake whose logits tell
+// exactly which KV they were computed from. Called on the engine thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "model/batch.h"
+
+namespace kvik::engine {
+
+struct ExecutorLimits {
+  int32_t vocab_size = 0;
+  int32_t max_batch_rows = 0;      // StepBatch::num_rows()
+  int32_t max_logit_rows = 0;      // StepBatch::logit_rows.size()
+  int32_t max_context_tokens = 0;  // positions stay below
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  [[nodiscard]] virtual ExecutorLimits limits() const = 0;
+
+  // Writes K and V of every row through the block tables, then returns the logits of the wanted
+  // rows, valid until the next call. On an error the blocks the batch writes hold garbage and
+  // every other block is untouched.
+  [[nodiscard]] virtual Result<model::LogitsView> Execute(const model::StepBatch& batch) = 0;
+
+  // A hash of the bytes of a block: the engine checks with it that sealed blocks never change
+  // (EngineOptions::verify_sealed_blocks).
+  [[nodiscard]] virtual uint64_t BlockChecksum(BlockId block) const = 0;
+};
+
+}  // namespace kvik::engine

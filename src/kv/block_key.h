@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// kv/block_key.h: the identity of a full block of KV.
+//
+// A block is identified by the whole prefix it ends (chained hash), by the domain it belongs to
+// (model and tagged extra keys, so that adapters and salts never mix) and by the numerics that
+// produced its bytes. Two blocks with equal keys hold equal bits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace kvik::kv {
+
+// Digest of a prefix. SHA-256 fills it; XXH3-128 fills the first half and leaves zeroes.
+struct BlockHash {
+  std::array<uint8_t, 32> bytes{};
+  friend bool operator==(const BlockHash&, const BlockHash&) = default;
+};
+
+// Hash of the model's name and the tagged extra keys.
+struct CacheDomain {
+  std::array<uint8_t, 16> bytes{};
+  friend bool operator==(const CacheDomain&, const CacheDomain&) = default;
+};
+
+// What content a block holds, whoever computed it.
+struct ContentKey {
+  BlockHash hash;
+  CacheDomain domain;
+  friend bool operator==(const ContentKey&, const ContentKey&) = default;
+};
+
+struct ContentKeyHash {
+  size_t operator()(const ContentKey& key) const {  // the digest is uniform already
+    uint64_t digest = 0;
+    uint64_t domain = 0;
+    std::memcpy(&digest, key.hash.bytes.data(), sizeof digest);
+    std::memcpy(&domain, key.domain.bytes.data(), sizeof domain);
+    return digest ^ domain;
+  }
+};
+
+// Who computed it: kernel set, compute type, KV dtype, weights, numerics version. KV with another
+// tag may differ in bits and is never exact here.
+struct NumericsTag {
+  uint64_t value = 0;
+  // `description` spells the parts out, as model::Model::numerics_tag() does.
+  static NumericsTag FromDescription(std::string_view description);
+  friend bool operator==(const NumericsTag&, const NumericsTag&) = default;
+};
+
+struct BlockKey {
+  ContentKey content;
+  NumericsTag numerics;
+  friend bool operator==(const BlockKey&, const BlockKey&) = default;
+};
+
+// Whether reading a block gives the same bits as computing it here.
+enum class Fidelity { kExact, kLossy };
+
+struct BlockQuality {
+  Fidelity fidelity = Fidelity::kExact;
+  float q = 1.0F;  // [0, 1]: top-1 agreement of the pipeline that stored it; 1 when exact
+};
+
+// The least a reader accepts. The default never reads a lossy block.
+struct MinQuality {
+  bool allow_lossy = false;
+  float q_min = 0.0F;  // with allow_lossy
+  [[nodiscard]] bool Accepts(const BlockQuality& quality) const {
+    return quality.fidelity == Fidelity::kExact || (allow_lossy && quality.q >= q_min);
+  }
+};
+
+}  // namespace kvik::kv

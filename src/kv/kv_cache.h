@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// kv/kv_cache.h: the paged cache as one thing: pool, index and eviction policy kept consistent.
+//
+// A sequence's way through it:
+//
+//   Plan      which blocks are resident, what the rest costs; no side effects
+//   Admit     pins every hit block of the plan and reserves the rest of the need; nothing is
+//             evicted here, so making room can never take a block of the plan
+//   Allocate  takes reserved blocks for the positions of the next step, evicting cached ones
+//   Commit    after the step: seals the blocks that are full now and publishes them
+//   Release   lets go of everything; sealed blocks stay cached, the last one first in line
+//
+// Reserved blocks are counted, not chosen: free + cached >= reserved at all times, so Allocate
+// cannot fail and a cached block stays useful until the last moment. Thread-compatible: the engine
+// thread owns it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/rng.h"
+#include "base/types.h"
+#include "kv/block_hasher.h"
+#include "kv/block_pool.h"
+#include "kv/eviction_policy.h"
+#include "kv/prefix_index.h"
+#include "kv/sequence.h"
+
+namespace kvik::kv {
+
+struct CacheOptions {
+  int32_t num_blocks = 0;          // >= 1
+  int32_t block_size_tokens = 16;  // 16, 32 or 64
+  bool prefix_caching = true;      // off: every block is freed when its sequence ends
+  HashOptions hash;
+  std::string numerics;  // Model::numerics_tag(): who computes this KV
+  std::string policy = "lru";
+  uint64_t policy_seed = 0;
+};
+
+struct CacheStats {
+  int32_t total_blocks = 0;
+  int32_t free_blocks = 0;
+  int32_t filling_blocks = 0;
+  int32_t referenced_blocks = 0;
+  int32_t cached_blocks = 0;
+  int32_t reserved_blocks = 0;  // promised to admitted sequences, still free or cached
+  int64_t published = 0;        // blocks, since the start
+  int64_t duplicates = 0;       // sealed blocks whose content was in the index already
+  int64_t evictions = 0;        // blocks
+};
+
+// What admission of one sequence would take. Valid until the cache changes; Admit notices.
+struct AdmissionPlan {
+  LookupResult hits;
+  int32_t num_new_blocks = 0;  // to be filled, out of the need
+};
+
+enum class AdmitOutcome {
+  kAdmitted,
+  kNoRoom,  // the reservation does not fit now; nothing was changed
+  kStale,   // a planned block is gone or replaced; plan again; nothing was changed
+};
+
+class KvCache {
+ public:
+  // kInvalidInput names the option.
+  static Result<std::unique_ptr<KvCache>> Create(const CacheOptions& options);
+
+  // Looks up every full block of the sequence but the one that holds its last token, which is
+  // always computed. `need_tokens`: how many positions to plan room for, >= num_tokens().
+  // REQUIRES: not admitted.
+  [[nodiscard]] AdmissionPlan Plan(Sequence& sequence, int32_t need_tokens) const;
+  // Blocks that a plan takes out of free + cached - reserved: new ones, and hits nobody holds now.
+  [[nodiscard]] int32_t BlocksTaken(const AdmissionPlan& plan) const;
+  // free + cached - reserved.
+  [[nodiscard]] int32_t AvailableBlocks() const;
+  AdmitOutcome Admit(Sequence& sequence, const AdmissionPlan& plan);
+
+  // Makes sure that table and reservation cover positions [0, need_tokens); false (and nothing
+  // changed) when the missing blocks are not available. REQUIRES: admitted.
+  [[nodiscard]] bool Reserve(Sequence& sequence, int32_t need_tokens);
+  // Blocks for the positions of `runs`. REQUIRES: admitted, reserved, runs from NextRuns.
+  void Allocate(Sequence& sequence, std::span<const TokenRun> runs);
+  // The KV of `runs` is in place. Seals and publishes what became full. REQUIRES: Allocate(runs).
+  void Commit(Sequence& sequence, std::span<const TokenRun> runs);
+  // Gives everything back. The sequence can be planned again. No-op when not admitted.
+  void Release(Sequence& sequence);
+
+  // Drops one cached block. REQUIRES: cached.
+  void Evict(BlockId block);
+  // Drops each cached block with this probability; returns how many went. For tests and
+  // measurements of gaps.
+  int32_t EvictAtRandom(Rng& rng, double probability);
+  // Drops all cached blocks; returns how many.
+  int32_t Clear();
+
+  [[nodiscard]] const CacheOptions& options() const { return options_; }
+  [[nodiscard]] const BlockPool& pool() const { return pool_; }
+  [[nodiscard]] const PrefixIndex& index() const { return index_; }
+  [[nodiscard]] CacheStats stats() const;
+  // blocks needed for positions [0, tokens).
+  [[nodiscard]] int32_t BlocksFor(int32_t tokens) const {
+    return (tokens + options_.block_size_tokens - 1) / options_.block_size_tokens;
+  }
+
+  // The pool's invariant, and: the cached blocks are the policy's evictable ones and all in the
+  // index; reservations are covered. Aborts on a violation. O(total).
+  void CheckInvariant() const;
+
+ private:
+  KvCache(const CacheOptions& options, std::unique_ptr<EvictionPolicy> policy);
+  BlockId TakeBlock();
+  void MakeRoom(int32_t blocks);
+  void Publish(const Sequence& sequence, int32_t block_index);
+  void DropFromIndex(BlockId block);
+
+  CacheOptions options_;
+  NumericsTag numerics_;
+  BlockHasher hasher_;
+  BlockPool pool_;
+  PrefixIndex index_;
+  std::unique_ptr<EvictionPolicy> policy_;
+  int32_t reserved_blocks_ = 0;
+  int64_t published_ = 0;
+  int64_t duplicates_ = 0;
+  int64_t evictions_ = 0;
+};
+
+}  // namespace kvik::kv

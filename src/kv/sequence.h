@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// kv/sequence.h: one request as the cache sees it: its tokens, its block table, and which tokens
+// still have to be computed.
+//
+// Everything below `next_pos` has KV. At and above it only the hit blocks have, so the compute
+// list is: all positions from next_pos on that are not in a hit block, in order. Created by the
+// caller, changed by KvCache (friend); readers use the accessors. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+#include "kv/block_hasher.h"
+#include "kv/block_key.h"
+#include "kv/prefix_index.h"
+
+namespace kvik::kv {
+
+// Positions [first_pos, first_pos + num_tokens).
+struct TokenRun {
+  int32_t first_pos = 0;
+  int32_t num_tokens = 0;
+  [[nodiscard]] int32_t end_pos() const { return first_pos + num_tokens; }
+  friend bool operator==(const TokenRun&, const TokenRun&) = default;
+};
+
+class Sequence {
+ public:
+  // REQUIRES: `tokens` is not empty.
+  Sequence(std::vector<TokenId> tokens, ExtraKeys extra, int32_t block_size_tokens,
+           MinQuality min_quality = {});
+
+  // A generated token; its KV is not computed yet.
+  void Append(TokenId token) { tokens_.push_back(token); }
+
+  [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
+  [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
+  [[nodiscard]] const MinQuality& min_quality() const { return min_quality_; }
+
+  // Whether KvCache::Admit gave it blocks and Release has not taken them.
+  [[nodiscard]] bool admitted() const { return admitted_; }
+  // Block of every block_size_tokens positions; kNoBlock where none is allocated yet.
+  [[nodiscard]] std::span<const BlockId> block_table() const { return table_; }
+  // The next position to compute; num_tokens() when nothing is left.
+  [[nodiscard]] int32_t next_pos() const { return next_pos_; }
+  // Tokens in the compute list. The last token is always in it until it is computed.
+  [[nodiscard]] int32_t num_to_compute() const;
+  // The head of the compute list, at most `budget_tokens` of it, as maximal runs. Cached tokens
+  // between runs cost no budget.
+  [[nodiscard]] std::vector<TokenRun> NextRuns(int32_t budget_tokens) const;
+  // Runs of hit blocks found at admission.
+  [[nodiscard]] const std::vector<ResidentRun>& hit_runs() const { return hit_runs_; }
+  [[nodiscard]] int32_t num_hit_tokens() const;
+
+ private:
+  friend class KvCache;
+  [[nodiscard]] bool IsHit(int32_t block) const {
+    return static_cast<size_t>(block) < hit_.size() && hit_[static_cast<size_t>(block)];
+  }
+  [[nodiscard]] int32_t SkipHits(int32_t pos) const;
+
+  std::vector<TokenId> tokens_;
+  HashChain chain_;
+  int32_t block_size_tokens_;
+  MinQuality min_quality_;
+  bool admitted_ = false;
+  std::vector<BlockId> table_;
+  std::vector<bool> hit_;  // [blocks looked up] pinned at admission, never written
+  std::vector<ResidentRun> hit_runs_;
+  int32_t next_pos_ = 0;
+  int32_t num_sealed_ = 0;       // blocks [0, num_sealed_) are sealed
+  int32_t reserved_blocks_ = 0;  // promised by the pool, not allocated yet
+};
+
+}  // namespace kvik::kv

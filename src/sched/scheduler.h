@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// sched/scheduler.h: which requests run in the next step, and which of their tokens.
+//
+// Continuous batching. A step first takes one token of every request that has a single token left
+// to compute (decodes), then prefill chunks in order of (priority, arrival): first of running
+// requests, then of waiting ones it admits. A chunk takes tokens of the request's compute list and
+// jumps over cached tokens, which cost no budget.
+//
+// Admission reserves blocks for the whole request: its tokens and `reserve_new_tokens` of those it
+// may still generate (all of them by default, so that an admitted request always finishes without
+// asking again). Waiting requests are admitted strictly in order; the first that does not fit
+// waits, and so do those behind it.
+//
+// Preemption takes the least important running request (worst priority, latest arrival), releases
+// its blocks (sealed ones stay cached) and queues it again at its old place. It happens when
+//   - a waiting request of strictly better priority does not fit and would fit without the running
+//     requests of worse priority, or
+//   - reservations are partial (overcommit) and a request needs one block more than there are.
+// The most important request is never preempted and its whole need fits the empty pool (Add
+// checks), so it finishes, and by induction every request does.
+//
+// Pure: no time, no threads, no bytes. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+#include "kv/kv_cache.h"
+#include "kv/sequence.h"
+
+namespace kvik::sched {
+
+using RequestId = uint64_t;
+
+struct SchedulerOptions {
+  int32_t max_num_seqs = 32;              // running at once
+  int32_t max_num_batched_tokens = 2048;  // rows of a step; >= max_num_seqs
+  int32_t chunk_max = 512;                // tokens of one request's prefill in a step
+  int32_t chunk_floor = 64;
+  // With more decodes than this in a step, all its prefill together gets chunk_max * threshold /
+  // decodes tokens, at least chunk_floor; with 1..threshold decodes it gets chunk_max; with none
+  // it gets the whole budget.
+  int32_t chunk_decode_threshold = 4;
+  // Of the tokens a request may still generate, how many admission reserves room for. Less than
+  // all = overcommit: more requests run, some may be preempted.
+  int32_t reserve_new_tokens = std::numeric_limits<int32_t>::max();
+};
+
+Result<void> ValidateSchedulerOptions(const SchedulerOptions& options);
+
+struct SchedRequest {
+  RequestId id = 0;      // unique, ascending in order of arrival
+  int32_t priority = 0;  // lower runs first
+  std::vector<TokenId> prompt;
+  int32_t max_new_tokens = 1;
+  kv::ExtraKeys extra;
+};
+
+// The part of one request in a step.
+struct ScheduledRequest {
+  RequestId id = 0;
+  std::vector<kv::TokenRun> runs;  // ascending; one segment each
+  int32_t num_tokens = 0;          // in all runs
+  bool last_token = false;         // the runs end with the request's last token: sample the next
+};
+
+// Why nothing (more) was admitted.
+enum class WaitReason {
+  kNone,      // nobody waits
+  kCapacity,  // the first waiting request needs more blocks than are available
+  kSeqs,      // max_num_seqs are running
+  kBudget,    // the step's token budget is used up
+};
+const char* WaitReasonName(WaitReason reason);  // "none", "capacity", "seqs", "budget"
+
+struct StepPlan {
+  std::vector<ScheduledRequest> requests;  // decodes first, then prefill chunks
+  int32_t num_tokens = 0;
+  int32_t num_decodes = 0;
+  std::vector<RequestId> admitted;   // this step, resumed ones included
+  std::vector<RequestId> preempted;  // this step
+  WaitReason wait_reason = WaitReason::kNone;
+  [[nodiscard]] bool empty() const { return requests.empty(); }
+};
+
+// What the cache gave a request at its first admission.
+struct CacheHits {
+  int32_t cached_tokens = 0;
+  int32_t prefix_tokens = 0;  // of which in the run from position 0
+  int32_t segments = 0;       // runs of reused blocks
+};
+
+struct SchedulerStats {
+  int32_t running = 0;
+  int32_t waiting = 0;
+  int32_t waiting_for_capacity = 0;  // the part of `waiting` that the pool holds up
+  int64_t preemptions = 0;
+  int64_t prefix_query_tokens = 0;  // prompt tokens looked up, once per request
+  int64_t prefix_hit_tokens = 0;
+  int64_t replans = 0;            // admissions whose plan had become stale
+  int64_t recomputed_tokens = 0;  // computed again after preemptions
+};
+
+class Scheduler {
+ public:
+  // `cache` must outlive the scheduler. REQUIRES: ValidateSchedulerOptions succeeded.
+  Scheduler(const SchedulerOptions& options, kv::KvCache& cache);
+  ~Scheduler();
+
+  // The longest request the pool can ever hold, in tokens.
+  [[nodiscard]] int32_t max_request_tokens() const;
+  // Queues a request. kInvalidInput when it can never fit the pool. REQUIRES: a new id.
+  Result<void> Add(SchedRequest request);
+
+  // Decides one step: preempts, admits, reserves. An empty plan with requests left says why in
+  // wait_reason. Every plan must be answered by Commit or Drop before the next Schedule.
+  [[nodiscard]] StepPlan Schedule();
+  // Takes blocks for the plan's tokens, evicting cached ones. Cannot fail.
+  void Allocate(const StepPlan& plan);
+  // The step ran: seals and publishes the blocks it filled.
+  void Commit(const StepPlan& plan);
+
+  // A sampled token. REQUIRES: running, and all its tokens are computed.
+  void Append(RequestId id, TokenId token);
+  // Removes a request in any state and gives its blocks back; false if unknown.
+  bool Remove(RequestId id);
+
+  [[nodiscard]] bool HasWork() const;
+  // REQUIRES: a known id.
+  [[nodiscard]] const kv::Sequence& sequence(RequestId id) const;
+  [[nodiscard]] const CacheHits& cache_hits(RequestId id) const;
+  [[nodiscard]] int32_t preemptions(RequestId id) const;
+  [[nodiscard]] SchedulerStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvik::sched
