@@ -22,8 +22,7 @@ Result<AlignedBuffer> AlignedBuffer::Create(size_t size_bytes) {
   }
   const size_t granule = size_bytes >= kHugePageBytes ? kHugePageBytes : size_t{4096};
   const size_t mapped = (size_bytes + granule - 1) / granule * granule;
-  void* memory =
-      mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return Err(ErrorCode::kExhausted, "cannot map %zu bytes of memory: %s", mapped,
                std::strerror(errno));

@@ -11,9 +11,9 @@ namespace kvik {
 }  // namespace kvik
 
 // KVIK_CHECK(condition) or KVIK_CHECK(condition, "format", args...).
-#define KVIK_CHECK(condition, ...)                                                           \
-  (__builtin_expect(static_cast<bool>(condition), 1)                                         \
-       ? static_cast<void>(0)                                                                \
+#define KVIK_CHECK(condition, ...)                   \
+  (__builtin_expect(static_cast<bool>(condition), 1) \
+       ? static_cast<void>(0)                        \
        : ::kvik::CheckFailed(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__))
 
 #ifdef NDEBUG

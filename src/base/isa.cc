@@ -76,8 +76,9 @@ Result<Isa> SelectIsa() {
                "KVIK_KERNELS=%s is unknown; use scalar, avx2, avx512 or avx512bf16", forced);
   }
   if (!IsaSupported(*isa)) {
-    return Err(ErrorCode::kUnsupported, "KVIK_KERNELS=%s: this CPU cannot run it; the best here is %s",
-               forced, IsaName(SupportedIsas().back()));
+    return Err(ErrorCode::kUnsupported,
+               "KVIK_KERNELS=%s: this CPU cannot run it; the best here is %s", forced,
+               IsaName(SupportedIsas().back()));
   }
   return *isa;
 }

@@ -19,8 +19,8 @@ enum class ComputeType { kF32, kBf16 };
 
 const char* IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16": KVIK_KERNELS' values
 std::optional<Isa> ParseIsa(std::string_view name);
-bool IsaSupported(Isa isa);              // by this CPU and operating system
-std::vector<Isa> SupportedIsas();        // for tests: each is run, the others skipped by name
+bool IsaSupported(Isa isa);        // by this CPU and operating system
+std::vector<Isa> SupportedIsas();  // for tests: each is run, the others skipped by name
 bool ComputeSupported(Isa isa, ComputeType type);
 
 // The best supported ISA, or the one KVIK_KERNELS names (kInvalidInput when unknown, kUnsupported

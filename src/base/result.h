@@ -44,7 +44,7 @@ template <typename T>
 class [[nodiscard]] Result {
  public:
   using value_type = T;
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}       // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
 
   [[nodiscard]] bool has_value() const { return state_.index() == 0; }
@@ -104,12 +104,12 @@ class [[nodiscard]] Result<void> {
 }  // namespace kvik
 
 // KVIK_TRY(expr): leaves the function with the error of a Result<void> (or any Result).
-#define KVIK_TRY(expr)                                \
-  do {                                                \
-    auto kvik_try_result = (expr);                    \
-    if (!kvik_try_result.has_value()) {               \
-      return kvik_try_result.error();                 \
-    }                                                 \
+#define KVIK_TRY(expr)                  \
+  do {                                  \
+    auto kvik_try_result = (expr);      \
+    if (!kvik_try_result.has_value()) { \
+      return kvik_try_result.error();   \
+    }                                   \
   } while (false)
 
 #define KVIK_CONCAT_INNER(a, b) a##b

@@ -26,7 +26,9 @@ class ThreadPool {
   template <typename Fn>
   void ParallelFor(size_t n, Fn&& fn) {
     using F = std::remove_reference_t<Fn>;
-    Run(n, [](void* context, size_t index, int thread) { (*static_cast<F*>(context))(index, thread); },
+    Run(
+        n,
+        [](void* context, size_t index, int thread) { (*static_cast<F*>(context))(index, thread); },
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
