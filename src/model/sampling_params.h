@@ -13,10 +13,10 @@
 namespace kvik::model {
 
 struct SamplingParams {
-  float temperature = 1.0F;  // 0 = greedy: the lowest token id among the largest logits
-  int32_t top_k = 0;         // 0 or -1 = all
-  float top_p = 1.0F;        // (0, 1]
-  float min_p = 0.0F;        // [0, 1]
+  float temperature = 1.0F;         // 0 = greedy: the lowest token id among the largest logits
+  int32_t top_k = 0;                // 0 or -1 = all
+  float top_p = 1.0F;               // (0, 1]
+  float min_p = 0.0F;               // [0, 1]
   float repetition_penalty = 1.0F;  // > 0; over prompt and output
   float presence_penalty = 0.0F;    // [-2, 2]; over output
   float frequency_penalty = 0.0F;   // [-2, 2]; over output

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/json_file.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/mapped_file.h"
+
+namespace kvik::model {
+namespace {
+
+constexpr int kMaxDepth = 64;
+
+std::string Brief(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return text.size() > 60 ? text.substr(0, 60) + "..." : text;
+}
+
+}  // namespace
+
+JsonFields::JsonFields(std::string path, std::string prefix, nlohmann::json json)
+    : path_(std::move(path)), prefix_(std::move(prefix)), json_(std::move(json)) {}
+
+Result<JsonFields> JsonFields::Load(const std::string& path, size_t max_bytes) {
+  KVIK_ASSIGN(const MappedFile file, MappedFile::Open(path));
+  if (file.bytes().size() > max_bytes) {
+    return Err(ErrorCode::kCorrupt, "%s: %zu bytes are too many for this file (limit %zu)",
+               path.c_str(), file.bytes().size(), max_bytes);
+  }
+  const auto* begin = reinterpret_cast<const char*>(file.bytes().data());
+  bool too_deep = false;
+  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t /*event*/,
+                               nlohmann::json& /*parsed*/) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;  // what is refused is not stored
+  };
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(begin, begin + file.bytes().size(), limit_depth);
+  } catch (const nlohmann::json::parse_error& e) {
+    return Err(ErrorCode::kCorrupt, "%s: not valid JSON at byte %zu; fetch the file again",
+               path.c_str(), e.byte);
+  } catch (const std::exception& e) {
+    return Err(ErrorCode::kCorrupt, "%s: not valid JSON (%s)", path.c_str(), e.what());
+  }
+  if (too_deep) {
+    return Err(ErrorCode::kCorrupt, "%s: nested deeper than %d levels", path.c_str(), kMaxDepth);
+  }
+  if (!json.is_object()) {
+    return Err(ErrorCode::kCorrupt, "%s: its top level is not a JSON object", path.c_str());
+  }
+  return JsonFields(path, "", std::move(json));
+}
+
+Error JsonFields::Complain(ErrorCode code, const char* key, const std::string& what) const {
+  return Error{code, path_ + ": field '" + prefix_ + key + "': " + what};
+}
+
+bool JsonFields::Has(const char* key) const {
+  const auto it = json_.find(key);
+  return it != json_.end() && !it->is_null();
+}
+
+Result<std::optional<int64_t>> JsonFields::Int(const char* key, int64_t min, int64_t max) const {
+  if (!Has(key)) {
+    return std::optional<int64_t>();
+  }
+  const nlohmann::json& value = json_[key];
+  const bool fits =
+      value.is_number_integer() &&
+      !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  if (!fits || value.get<int64_t>() < min || value.get<int64_t>() > max) {
+    return Complain(ErrorCode::kCorrupt, key,
+                    Brief(value) + " is not an integer in [" + std::to_string(min) + ", " +
+                        std::to_string(max) + "]");
+  }
+  return std::optional<int64_t>(value.get<int64_t>());
+}
+
+Result<int64_t> JsonFields::RequiredInt(const char* key, int64_t min, int64_t max) const {
+  KVIK_ASSIGN(const std::optional<int64_t> value, Int(key, min, max));
+  if (!value) {
+    return Complain(ErrorCode::kCorrupt, key, "is missing; the folder is not a complete model");
+  }
+  return *value;
+}
+
+Result<std::optional<double>> JsonFields::Float(const char* key) const {
+  if (!Has(key)) {
+    return std::optional<double>();
+  }
+  const nlohmann::json& value = json_[key];
+  if (!value.is_number() || !std::isfinite(value.get<double>())) {
+    return Complain(ErrorCode::kCorrupt, key, Brief(value) + " is not a finite number");
+  }
+  return std::optional<double>(value.get<double>());
+}
+
+Result<std::optional<bool>> JsonFields::Bool(const char* key) const {
+  if (!Has(key)) {
+    return std::optional<bool>();
+  }
+  const nlohmann::json& value = json_[key];
+  if (!value.is_boolean()) {
+    return Complain(ErrorCode::kCorrupt, key, Brief(value) + " is not true or false");
+  }
+  return std::optional<bool>(value.get<bool>());
+}
+
+Result<std::optional<std::string>> JsonFields::String(const char* key) const {
+  if (!Has(key)) {
+    return std::optional<std::string>();
+  }
+  const nlohmann::json& value = json_[key];
+  if (!value.is_string()) {
+    return Complain(ErrorCode::kCorrupt, key, Brief(value) + " is not a string");
+  }
+  return std::optional<std::string>(value.get<std::string>());
+}
+
+Result<std::optional<JsonFields>> JsonFields::Object(const char* key) const {
+  if (!Has(key)) {
+    return std::optional<JsonFields>();
+  }
+  const nlohmann::json& value = json_[key];
+  if (!value.is_object()) {
+    return Complain(ErrorCode::kCorrupt, key, Brief(value) + " is not an object");
+  }
+  return std::optional<JsonFields>(JsonFields(path_, prefix_ + key + ".", value));
+}
+
+Result<std::vector<int64_t>> JsonFields::IntOrInts(const char* key, int64_t min,
+                                                   int64_t max) const {
+  std::vector<int64_t> out;
+  if (!Has(key)) {
+    return out;
+  }
+  const nlohmann::json& value = json_[key];
+  if (!value.is_array()) {
+    KVIK_ASSIGN(const std::optional<int64_t> one, Int(key, min, max));
+    out.push_back(*one);
+    return out;
+  }
+  for (const nlohmann::json& entry : value) {
+    if (!entry.is_number_integer() || entry.get<int64_t>() < min || entry.get<int64_t>() > max) {
+      return Complain(ErrorCode::kCorrupt, key,
+                      Brief(entry) + " is not an integer in [" + std::to_string(min) + ", " +
+                          std::to_string(max) + "]");
+    }
+    out.push_back(entry.get<int64_t>());
+  }
+  return out;
+}
+
+}  // namespace kvik::model
