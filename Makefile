@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+# The few commands a person needs. CMake and ninja do the building, scripts/ holds what is longer
+# than a line, and every target works in a fresh clone. Nothing here is needed to use CMake alone:
+# `cmake --preset release && ninja -C build` is the same build.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.PHONY: help setup build tests demo test test-golden test-all bench bench-peers lint fuzz clean
+
+JOBS ?= $(shell nproc)
+CTEST := ctest --output-on-failure --no-tests=error --timeout 900 -j$(JOBS)
+
+help:
+	@echo 'make setup        install what the build needs from Debian (asks for root only if something is missing)'
+	@echo 'make build        build/kvik'
+	@echo 'make demo         install, build, fetch a model, chat, replay a load with gaps in the cache'
+	@echo 'make test         every test that runs in CI time, then test-golden'
+	@echo 'make test-golden  compare with reference values (KVIK_GOLDEN=folder KVIK_MODELS=folder)'
+	@echo 'make test-all     also the slow tests, asan+ubsan, tsan, and a minute of fuzzing'
+	@echo 'make bench        speed against the measured limits of this machine'
+	@echo 'make bench-peers  speed against llama.cpp and vLLM (PEER_PYTHON=python VLLM_PYTHON=python)'
+	@echo 'make lint         clang-format and clang-tidy (all=1: every file, not only changed ones)'
+	@echo 'make fuzz         each fuzz target for FUZZ_SECONDS (600)'
+
+setup:
+	scripts/setup.sh build
+
+build/build.ninja:
+	cmake --preset release || { echo "hint: 'make setup' installs what is missing" >&2; exit 1; }
+
+build: build/build.ninja
+	ninja -C build kvik
+
+tests: build/build.ninja
+	ninja -C build
+
+demo: setup
+	$(MAKE) build
+	scripts/demo.sh
+
+test: setup
+	$(MAKE) tests
+	$(CTEST) --test-dir build -LE 'slow|golden'
+	$(MAKE) test-golden
+
+test-golden: tests
+	scripts/test_golden.sh
+
+test-all: setup
+	scripts/setup.sh clang
+	$(MAKE) test
+	$(CTEST) --test-dir build -L slow
+	cmake --preset asan && ninja -C build-asan && $(CTEST) --test-dir build-asan -LE 'slow|golden|repo'
+	cmake --preset tsan && ninja -C build-tsan && $(CTEST) --test-dir build-tsan -LE 'slow|golden|repo'
+	cmake --preset dev && ninja -C build-dev
+	cmake --preset clang && ninja -C build-clang
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-15} scripts/fuzz.sh
+
+bench: tests
+	scripts/bench.sh
+
+bench-peers: build
+	python3 -B scripts/bench_peers.py
+
+lint:
+	scripts/setup.sh clang
+	scripts/lint.sh $(if $(all),--all)
+
+fuzz:
+	scripts/setup.sh clang
+	scripts/fuzz.sh
+
+clean:
+	rm -rf build build-*
