@@ -308,10 +308,7 @@ Result<void> TakeRopeDivisors(const GgufFile& file, Weights& weights, RopeConfig
   return {};
 }
 
-}  // namespace
-
-Result<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {
-  KVIK_ASSIGN(GgufSet set, OpenSet(path));
+Result<std::unique_ptr<ModelSource>> CreateSource(const std::string& path, GgufSet set) {
   const GgufFile& file = set.files[0];
   ModelSource::Parts parts;
   parts.path = path;
@@ -340,6 +337,21 @@ Result<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {
   }
   parts.files = std::move(set.mappings);
   return ModelSource::Create(std::move(parts));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {
+  KVIK_ASSIGN(GgufSet set, OpenSet(path));
+  return CreateSource(path, std::move(set));
+}
+
+Result<std::unique_ptr<ModelSource>> ParseGguf(const std::string& path,
+                                               std::span<const std::byte> bytes) {
+  GgufSet set;
+  KVIK_ASSIGN(GgufFile file, GgufFile::Parse(path, bytes));
+  set.files.push_back(std::move(file));
+  return CreateSource(path, std::move(set));
 }
 
 }  // namespace kvik::model

@@ -56,7 +56,7 @@ class ModelSource {
   [[nodiscard]] const std::string& chat_template() const { return parts_.chat_template; }
 
   // The container's own key/value pairs in file order, fit for printing.
-  [[nodiscard]] std::vector<std::pair<std::string, std::string>> Metadata() const {
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const {
     return parts_.metadata;
   }
 
@@ -89,5 +89,8 @@ std::vector<ExpectedWeight> ExpectedWeights(const ModelConfig& config);
 // The readers behind Open.
 Result<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path);
 Result<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& path);
+// One GGUF file that is in memory already; `bytes` must outlive the source.
+Result<std::unique_ptr<ModelSource>> ParseGguf(const std::string& path,
+                                               std::span<const std::byte> bytes);
 
 }  // namespace kvik::model
