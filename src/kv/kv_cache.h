@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -91,6 +92,12 @@ class KvCache {
   // Gives everything back. The sequence can be planned again. No-op when not admitted.
   void Release(Sequence& sequence);
 
+  // Takes in a block whose bytes come from elsewhere: it is published with its fidelity and cached;
+  // the caller writes its bytes before the next step. Nothing when no block is available or the
+  // index holds an equal or better one. `first_pos`: position of the block's first token.
+  [[nodiscard]] std::optional<BlockId> Import(const BlockKey& key, BlockQuality quality,
+                                              int32_t first_pos);
+
   // Drops one cached block. REQUIRES: cached.
   void Evict(BlockId block);
   // Drops each cached block with this probability; returns how many went. For tests and
@@ -114,10 +121,10 @@ class KvCache {
 
  private:
   KvCache(const CacheOptions& options, std::unique_ptr<EvictionPolicy> policy);
-  BlockId TakeBlock();
+  void KeepPinnable(LookupResult& hits) const;
   void MakeRoom(int32_t blocks);
-  void Publish(const Sequence& sequence, int32_t block_index);
-  void DropFromIndex(BlockId block);
+  bool Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos);
+  void DropCached(BlockId block);
 
   CacheOptions options_;
   NumericsTag numerics_;

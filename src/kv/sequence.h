@@ -61,6 +61,9 @@ class Sequence {
   }
   [[nodiscard]] int32_t SkipHits(int32_t pos) const;
 
+  // The tokens of `runs` have KV now. REQUIRES: they are the head of the compute list.
+  void Advance(std::span<const TokenRun> runs);
+
   std::vector<TokenId> tokens_;
   HashChain chain_;
   int32_t block_size_tokens_;
@@ -70,8 +73,10 @@ class Sequence {
   std::vector<bool> hit_;  // [blocks looked up] pinned at admission, never written
   std::vector<ResidentRun> hit_runs_;
   int32_t next_pos_ = 0;
+  int32_t hits_ahead_ = 0;       // hit blocks at or above next_pos_
   int32_t num_sealed_ = 0;       // blocks [0, num_sealed_) are sealed
   int32_t reserved_blocks_ = 0;  // promised by the pool, not allocated yet
+  BlockQuality quality_;         // of what blocks [0, num_sealed_) were computed from
 };
 
 }  // namespace kvik::kv

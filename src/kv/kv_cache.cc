@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/kv_cache.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/planted_defect.h"
+
+namespace kvik::kv {
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheOptions& options) {
+  if (options.num_blocks < 1) {
+    return Err(ErrorCode::kInvalidInput, "num_blocks is %d: the cache needs at least one block",
+               options.num_blocks);
+  }
+  const int32_t size = options.block_size_tokens;
+  if (size != 16 && size != 32 && size != 64) {
+    return Err(ErrorCode::kInvalidInput, "block_size_tokens is %d: choose 16, 32 or 64", size);
+  }
+  if (options.num_blocks > std::numeric_limits<int32_t>::max() / size) {
+    return Err(ErrorCode::kInvalidInput, "num_blocks is %d: at most %d blocks of %d tokens",
+               options.num_blocks, std::numeric_limits<int32_t>::max() / size, size);
+  }
+  KVIK_ASSIGN(auto policy, MakeEvictionPolicy(PolicyOptions{options.policy, options.num_blocks,
+                                                            options.policy_seed}));
+  return std::unique_ptr<KvCache>(new KvCache(options, std::move(policy)));
+}
+
+KvCache::KvCache(const CacheOptions& options, std::unique_ptr<EvictionPolicy> policy)
+    : options_(options),
+      numerics_(NumericsTag::FromDescription(options.numerics)),
+      hasher_(options.hash),
+      pool_(options.num_blocks),
+      index_(numerics_),
+      policy_(std::move(policy)) {}
+
+AdmissionPlan KvCache::Plan(Sequence& sequence, int32_t need_tokens) const {
+  KVIK_CHECK(!sequence.admitted_ && need_tokens >= sequence.num_tokens());
+  AdmissionPlan plan;
+  if (options_.prefix_caching) {
+    sequence.chain_.Extend(hasher_, sequence.tokens_);
+    const auto usable =
+        static_cast<size_t>((sequence.num_tokens() - 1) / options_.block_size_tokens);
+    plan.hits = index_.Lookup(sequence.chain_.keys().first(usable), sequence.min_quality_);
+    if (DefectPlanted(Defect::kStaleSlot)) {
+      KeepPinnable(plan.hits);
+    }
+  }
+  plan.num_new_blocks = BlocksFor(need_tokens) - plan.hits.num_hits;
+  return plan;
+}
+
+// A stale entry may name a slot that cannot be pinned; the defect to plant is the wrong content.
+void KvCache::KeepPinnable(LookupResult& hits) const {
+  hits.num_hits = 0;
+  for (BlockId& block : hits.blocks) {
+    if (block != kNoBlock && !index_.Contains(block)) {
+      block = kNoBlock;
+    }
+    hits.num_hits += block != kNoBlock ? 1 : 0;
+  }
+  hits.runs = FindRuns(hits.blocks);
+}
+
+int32_t KvCache::AvailableBlocks() const {
+  return pool_.num_free() + pool_.num_cached() - reserved_blocks_;
+}
+
+int32_t KvCache::BlocksTaken(const AdmissionPlan& plan) const {
+  int32_t taken = plan.num_new_blocks;
+  for (const BlockId block : plan.hits.blocks) {
+    taken += block != kNoBlock && pool_.state(block) == BlockState::kCached ? 1 : 0;
+  }
+  return taken;
+}
+
+AdmitOutcome KvCache::Admit(Sequence& sequence, const AdmissionPlan& plan) {
+  KVIK_CHECK(!sequence.admitted_);
+  const auto keys = sequence.chain_.keys();
+  for (size_t i = 0; i < plan.hits.blocks.size(); ++i) {
+    const BlockId block = plan.hits.blocks[i];
+    if (block != kNoBlock && index_.Find(keys[i], sequence.min_quality_) != block) {
+      return AdmitOutcome::kStale;
+    }
+  }
+  if (BlocksTaken(plan) > AvailableBlocks()) {
+    return AdmitOutcome::kNoRoom;
+  }
+  std::vector<BlockId> touched;
+  for (const BlockId block : plan.hits.blocks) {
+    if (block == kNoBlock) {
+      continue;
+    }
+    if (pool_.state(block) == BlockState::kCached) {
+      touched.push_back(block);
+    }
+    pool_.Ref(block);
+  }
+  policy_->Touch(touched);
+  reserved_blocks_ += plan.num_new_blocks;
+
+  sequence.admitted_ = true;
+  sequence.table_ = plan.hits.blocks;
+  sequence.table_.resize(static_cast<size_t>(plan.num_new_blocks + plan.hits.num_hits), kNoBlock);
+  sequence.hit_.assign(plan.hits.blocks.size(), false);
+  for (size_t i = 0; i < plan.hits.blocks.size(); ++i) {
+    sequence.hit_[i] = plan.hits.blocks[i] != kNoBlock;
+  }
+  sequence.hit_runs_ = plan.hits.runs;
+  sequence.hits_ahead_ = plan.hits.num_hits;
+  sequence.reserved_blocks_ = plan.num_new_blocks;
+  sequence.next_pos_ = sequence.SkipHits(0);
+  sequence.hits_ahead_ -= sequence.next_pos_ / options_.block_size_tokens;
+  sequence.num_sealed_ = 0;
+  sequence.quality_ = BlockQuality{};
+  return AdmitOutcome::kAdmitted;
+}
+
+bool KvCache::Reserve(Sequence& sequence, int32_t need_tokens) {
+  KVIK_CHECK(sequence.admitted_);
+  const int32_t missing = BlocksFor(need_tokens) - static_cast<int32_t>(sequence.table_.size());
+  if (missing <= 0) {
+    return true;
+  }
+  if (missing > AvailableBlocks()) {
+    return false;
+  }
+  sequence.table_.resize(sequence.table_.size() + static_cast<size_t>(missing), kNoBlock);
+  sequence.reserved_blocks_ += missing;
+  reserved_blocks_ += missing;
+  return true;
+}
+
+void KvCache::Allocate(Sequence& sequence, std::span<const TokenRun> runs) {
+  KVIK_CHECK(sequence.admitted_);
+  std::vector<BlockId*> missing;
+  for (const TokenRun& run : runs) {
+    KVIK_CHECK(run.num_tokens >= 1 &&
+                   BlocksFor(run.end_pos()) <= static_cast<int32_t>(sequence.table_.size()),
+               "positions [%d, %d) were not reserved", run.first_pos, run.end_pos());
+    for (int32_t block = run.first_pos / options_.block_size_tokens;
+         block < BlocksFor(run.end_pos()); ++block) {
+      KVIK_CHECK(!sequence.IsHit(block), "block %d is a hit and must not be written", block);
+      BlockId& slot = sequence.table_[static_cast<size_t>(block)];
+      if (slot == kNoBlock) {
+        missing.push_back(&slot);
+      }
+    }
+  }
+  const auto count = static_cast<int32_t>(missing.size());
+  KVIK_CHECK(count <= sequence.reserved_blocks_);
+  MakeRoom(count);
+  for (BlockId* slot : missing) {
+    *slot = pool_.AllocateFilling().value();
+  }
+  sequence.reserved_blocks_ -= count;
+  reserved_blocks_ -= count;
+}
+
+void KvCache::MakeRoom(int32_t blocks) {
+  const int32_t missing = blocks - pool_.num_free();
+  if (missing <= 0) {
+    return;
+  }
+  for (const BlockId victim : policy_->SelectVictims(static_cast<size_t>(missing))) {
+    index_.Erase(victim);
+    pool_.Free(victim);
+    ++evictions_;
+  }
+}
+
+void KvCache::Commit(Sequence& sequence, std::span<const TokenRun> runs) {
+  KVIK_CHECK(sequence.admitted_);
+  sequence.Advance(runs);
+  if (options_.prefix_caching) {
+    sequence.chain_.Extend(hasher_, sequence.tokens_);
+  }
+  const int32_t full_blocks = sequence.next_pos_ / options_.block_size_tokens;
+  for (; sequence.num_sealed_ < full_blocks; ++sequence.num_sealed_) {
+    const int32_t block_index = sequence.num_sealed_;
+    const BlockId block = sequence.table_[static_cast<size_t>(block_index)];
+    if (sequence.IsHit(block_index)) {  // what follows was computed from it
+      const BlockQuality quality = index_.quality(block);
+      if (quality.fidelity == Fidelity::kLossy) {
+        sequence.quality_ =
+            BlockQuality{Fidelity::kLossy, std::min(sequence.quality_.q, quality.q)};
+      }
+      continue;
+    }
+    pool_.Seal(block);
+    if (options_.prefix_caching) {
+      const ContentKey& content = sequence.chain_.keys()[static_cast<size_t>(block_index)];
+      Publish(BlockKey{content, numerics_}, block, sequence.quality_,
+              block_index * options_.block_size_tokens);
+    }
+  }
+}
+
+bool KvCache::Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos) {
+  const auto result = index_.Publish(key, block, quality);
+  if (result.outcome == PrefixIndex::PublishOutcome::kDuplicate) {
+    ++duplicates_;
+    return false;
+  }
+  ++published_;
+  policy_->Track(TrackedBlock{block, first_pos});
+  if (result.superseded && pool_.state(*result.superseded) == BlockState::kCached) {
+    DropCached(*result.superseded);
+  }
+  return true;
+}
+
+void KvCache::Release(Sequence& sequence) {
+  if (!sequence.admitted_) {
+    return;
+  }
+  std::vector<BlockId> evictable;  // deepest first
+  for (auto it = sequence.table_.rbegin(); it != sequence.table_.rend(); ++it) {
+    const BlockId block = *it;
+    if (block == kNoBlock) {
+      continue;
+    }
+    if (pool_.state(block) == BlockState::kFilling) {
+      pool_.Free(block);
+    } else if (pool_.Unref(block)) {
+      if (!index_.Contains(block)) {
+        pool_.Free(block);  // a duplicate, or prefix caching is off
+      } else if (index_.IsSuperseded(block)) {
+        DropCached(block);
+      } else {
+        evictable.push_back(block);
+      }
+    }
+  }
+  policy_->Release(evictable);
+  reserved_blocks_ -= sequence.reserved_blocks_;
+
+  sequence.admitted_ = false;
+  sequence.table_.clear();
+  sequence.hit_.clear();
+  sequence.hit_runs_.clear();
+  sequence.next_pos_ = 0;
+  sequence.hits_ahead_ = 0;
+  sequence.num_sealed_ = 0;
+  sequence.reserved_blocks_ = 0;
+}
+
+std::optional<BlockId> KvCache::Import(const BlockKey& key, BlockQuality quality,
+                                       int32_t first_pos) {
+  if (AvailableBlocks() < 1) {
+    return std::nullopt;
+  }
+  MakeRoom(1);
+  const BlockId block = pool_.AllocateFilling().value();
+  pool_.Seal(block);
+  const bool published = Publish(key, block, quality, first_pos);
+  pool_.Unref(block);
+  if (!published) {
+    pool_.Free(block);
+    return std::nullopt;
+  }
+  policy_->Release(std::span(&block, 1));
+  return block;
+}
+
+void KvCache::DropCached(BlockId block) {
+  KVIK_CHECK(pool_.state(block) == BlockState::kCached, "block %d is not cached", block);
+  policy_->Forget(block);
+  index_.Erase(block);
+  pool_.Free(block);
+}
+
+void KvCache::Evict(BlockId block) {
+  DropCached(block);
+  ++evictions_;
+}
+
+int32_t KvCache::EvictAtRandom(Rng& rng, double probability) {
+  int32_t evicted = 0;
+  for (BlockId block = 0; block < pool_.num_total(); ++block) {
+    if (pool_.state(block) == BlockState::kCached && rng.Uniform() < probability) {
+      Evict(block);
+      ++evicted;
+    }
+  }
+  return evicted;
+}
+
+int32_t KvCache::Clear() {
+  const int32_t cached = pool_.num_cached();
+  for (BlockId block = 0; block < pool_.num_total(); ++block) {
+    if (pool_.state(block) == BlockState::kCached) {
+      Evict(block);
+    }
+  }
+  return cached;
+}
+
+CacheStats KvCache::stats() const {
+  CacheStats stats;
+  stats.total_blocks = pool_.num_total();
+  stats.free_blocks = pool_.num_free();
+  stats.filling_blocks = pool_.num_filling();
+  stats.referenced_blocks = pool_.num_referenced();
+  stats.cached_blocks = pool_.num_cached();
+  stats.reserved_blocks = reserved_blocks_;
+  stats.published = published_;
+  stats.duplicates = duplicates_;
+  stats.evictions = evictions_;
+  return stats;
+}
+
+void KvCache::CheckInvariant() const {
+  pool_.CheckInvariant();
+  const PolicyStats policy = policy_->stats();
+  KVIK_CHECK(policy.evictable == pool_.num_cached());
+  KVIK_CHECK(policy.tracked == static_cast<int64_t>(index_.size()));
+  KVIK_CHECK(reserved_blocks_ >= 0 && AvailableBlocks() >= 0);
+  for (BlockId block = 0; block < pool_.num_total(); ++block) {
+    const BlockState state = pool_.state(block);
+    const bool sealed = state == BlockState::kCached || state == BlockState::kReferenced;
+    KVIK_CHECK(state != BlockState::kCached || index_.Contains(block));
+    KVIK_CHECK(sealed || !index_.Contains(block));
+  }
+}
+
+}  // namespace kvik::kv

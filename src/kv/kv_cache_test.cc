@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/kv_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include "base/rng.h"
+
+namespace kvik::kv {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr int32_t kBlock = 16;
+
+CacheOptions Options(int32_t num_blocks, const std::string& policy = "lru") {
+  CacheOptions options;
+  options.num_blocks = num_blocks;
+  options.hash.model = "m";
+  options.numerics = "test numerics";
+  options.policy = policy;
+  options.policy_seed = 3;
+  return options;
+}
+
+std::unique_ptr<KvCache> MakeCache(int32_t num_blocks, const std::string& policy = "lru") {
+  return KvCache::Create(Options(num_blocks, policy)).value();
+}
+
+// `first` makes prompts differ from their first block on.
+std::vector<TokenId> Prompt(int32_t num_tokens, TokenId first = 1) {
+  std::vector<TokenId> tokens(static_cast<size_t>(num_tokens));
+  std::iota(tokens.begin(), tokens.end(), first * 1000);
+  return tokens;
+}
+
+Sequence MakeSequence(int32_t num_tokens, TokenId first = 1, const ExtraKeys& extra = {}) {
+  return {Prompt(num_tokens, first), extra, kBlock};
+}
+
+void Admit(KvCache& cache, Sequence& sequence, int32_t need_tokens = 0) {
+  const auto plan = cache.Plan(sequence, std::max(need_tokens, sequence.num_tokens()));
+  ASSERT_EQ(cache.Admit(sequence, plan), AdmitOutcome::kAdmitted);
+}
+
+// Computes all that is left in chunks of at most `chunk` tokens.
+void Compute(KvCache& cache, Sequence& sequence, int32_t chunk = 1000) {
+  while (sequence.num_to_compute() > 0) {
+    const auto runs = sequence.NextRuns(chunk);
+    cache.Allocate(sequence, runs);
+    cache.Commit(sequence, runs);
+    cache.CheckInvariant();
+  }
+}
+
+// Admits, computes and releases: leaves the prompt's full blocks in the cache.
+void Fill(KvCache& cache, int32_t num_tokens, TokenId first = 1, const ExtraKeys& extra = {}) {
+  Sequence sequence = MakeSequence(num_tokens, first, extra);
+  Admit(cache, sequence);
+  Compute(cache, sequence);
+  cache.Release(sequence);
+  cache.CheckInvariant();
+}
+
+// The blocks a fresh sequence with this prompt would hit.
+std::vector<BlockId> Resident(const KvCache& cache, int32_t num_tokens, TokenId first = 1,
+                              const ExtraKeys& extra = {}) {
+  Sequence sequence = MakeSequence(num_tokens, first, extra);
+  return cache.Plan(sequence, num_tokens).hits.blocks;
+}
+
+TEST(KvCache, CreateNamesTheWrongOption) {
+  CacheOptions options = Options(0);
+  EXPECT_NE(KvCache::Create(options).error().message.find("num_blocks"), std::string::npos);
+  options = Options(4);
+  options.block_size_tokens = 17;
+  EXPECT_NE(KvCache::Create(options).error().message.find("block_size_tokens"), std::string::npos);
+  options = Options(2'000'000'000);
+  EXPECT_NE(KvCache::Create(options).error().message.find("num_blocks"), std::string::npos);
+  options = Options(4);
+  options.policy = "none";
+  EXPECT_NE(KvCache::Create(options).error().message.find("lru, random"), std::string::npos);
+}
+
+TEST(KvCache, ASecondRequestReusesAllFullBlocksButTheOneOfItsLastToken) {
+  for (const int32_t length : {3 * kBlock - 1, 3 * kBlock, 3 * kBlock + 1}) {
+    const auto cache = MakeCache(16);
+    Fill(*cache, length);
+    Sequence again = MakeSequence(length);
+    Admit(*cache, again);
+    EXPECT_EQ(again.num_hit_tokens(), (length - 1) / kBlock * kBlock) << length;
+    EXPECT_EQ(again.num_to_compute(), length - (length - 1) / kBlock * kBlock);
+    EXPECT_THAT(again.NextRuns(100),
+                ElementsAre(TokenRun{again.num_hit_tokens(), again.num_to_compute()}));
+  }
+}
+
+TEST(KvCache, HitsBehindGapsAreUsedAndTheComputeListSkipsThem) {
+  const auto cache = MakeCache(16);
+  Fill(*cache, 6 * kBlock + 4);
+  const auto blocks = Resident(*cache, 6 * kBlock + 4);
+  cache->Evict(blocks[0]);
+  cache->Evict(blocks[3]);
+  cache->Evict(blocks[4]);
+
+  Sequence sequence = MakeSequence(6 * kBlock + 4);
+  Admit(*cache, sequence);
+  EXPECT_THAT(sequence.hit_runs(), ElementsAre(ResidentRun{1, 2}, ResidentRun{5, 1}));
+  EXPECT_EQ(sequence.num_hit_tokens(), 3 * kBlock);
+  EXPECT_EQ(sequence.num_to_compute(), 3 * kBlock + 4);
+  EXPECT_THAT(sequence.NextRuns(10), ElementsAre(TokenRun{0, 10}));
+  EXPECT_THAT(sequence.NextRuns(kBlock + 5),
+              ElementsAre(TokenRun{0, kBlock}, TokenRun{3 * kBlock, 5}));
+  EXPECT_THAT(
+      sequence.NextRuns(1000),
+      ElementsAre(TokenRun{0, kBlock}, TokenRun{3 * kBlock, 2 * kBlock}, TokenRun{6 * kBlock, 4}));
+  Compute(*cache, sequence, 7);
+  EXPECT_EQ(sequence.next_pos(), sequence.num_tokens());
+  EXPECT_EQ(sequence.num_to_compute(), 0);
+}
+
+TEST(KvCache, APlanIsPinnedBeforeAnythingIsEvicted) {
+  const auto cache = MakeCache(4);
+  Fill(*cache, 3 * kBlock + 1, 1);  // three cached blocks, the deepest first in line
+  const auto blocks = Resident(*cache, 4 * kBlock);
+  cache->Evict(blocks[1]);
+  // The request hits blocks 0 and 2 and needs two more. With an lru order of 2, 0 a naive cache
+  // would take block 2, its own hit, to fill the gap.
+  Sequence sequence = MakeSequence(4 * kBlock);
+  Admit(*cache, sequence);
+  EXPECT_EQ(cache->pool().state(blocks[0]), BlockState::kReferenced);
+  EXPECT_EQ(cache->pool().state(blocks[2]), BlockState::kReferenced);
+  Compute(*cache, sequence);
+  EXPECT_EQ(sequence.block_table()[0], blocks[0]);
+  EXPECT_EQ(sequence.block_table()[2], blocks[2]);
+}
+
+TEST(KvCache, AdmissionChangesNothingWhenThereIsNoRoom) {
+  const auto cache = MakeCache(4);
+  Fill(*cache, 2 * kBlock + 1, 1);
+  Sequence big = MakeSequence(5 * kBlock, 1);
+  const auto plan = cache->Plan(big, 5 * kBlock);
+  EXPECT_EQ(plan.hits.num_hits, 2);
+  EXPECT_EQ(cache->BlocksTaken(plan), 5);
+  EXPECT_EQ(cache->Admit(big, plan), AdmitOutcome::kNoRoom);
+  EXPECT_FALSE(big.admitted());
+  EXPECT_EQ(cache->pool().num_cached(), 2);
+  EXPECT_EQ(cache->AvailableBlocks(), 4);
+  cache->CheckInvariant();
+}
+
+TEST(KvCache, HitsThatNobodyHoldsCountAgainstTheRoom) {
+  const auto cache = MakeCache(4);
+  Fill(*cache, 3 * kBlock + 1, 1);
+  Sequence other = MakeSequence(2 * kBlock, 2);
+  Admit(*cache, other);  // reserves two of four: one hit would have to go
+  Sequence again = MakeSequence(3 * kBlock + 1, 1);
+  EXPECT_EQ(cache->Admit(again, cache->Plan(again, 3 * kBlock + 1)), AdmitOutcome::kNoRoom);
+  cache->Release(other);
+  EXPECT_EQ(cache->Admit(again, cache->Plan(again, 3 * kBlock + 1)), AdmitOutcome::kAdmitted);
+}
+
+TEST(KvCache, AReservationIsNeverGivenToAnother) {
+  const auto cache = MakeCache(4);
+  Sequence a = MakeSequence(kBlock, 1);
+  Admit(*cache, a, 3 * kBlock);
+  EXPECT_EQ(cache->AvailableBlocks(), 1);
+  EXPECT_EQ(cache->pool().num_free(), 4);  // counted, not taken
+  Sequence b = MakeSequence(2 * kBlock, 2);
+  EXPECT_EQ(cache->Admit(b, cache->Plan(b, 2 * kBlock)), AdmitOutcome::kNoRoom);
+  EXPECT_FALSE(cache->Reserve(a, 5 * kBlock));
+  EXPECT_TRUE(cache->Reserve(a, 4 * kBlock));
+  EXPECT_TRUE(cache->Reserve(a, 2 * kBlock));
+  EXPECT_EQ(cache->AvailableBlocks(), 0);
+  cache->Release(a);
+  EXPECT_EQ(cache->AvailableBlocks(), 4);
+}
+
+TEST(KvCache, AHitThatVanishesBetweenPlanAndAdmissionMakesThePlanStale) {
+  const auto cache = MakeCache(8);
+  Fill(*cache, 3 * kBlock + 1);
+  Sequence sequence = MakeSequence(3 * kBlock + 1);
+  const auto plan = cache->Plan(sequence, 3 * kBlock + 1);
+  cache->Evict(plan.hits.blocks[1]);
+  EXPECT_EQ(cache->Admit(sequence, plan), AdmitOutcome::kStale);
+  EXPECT_FALSE(sequence.admitted());
+  // Also when another sequence has taken the slot and published something else in it.
+  Fill(*cache, 7 * kBlock, 2);
+  EXPECT_EQ(cache->Admit(sequence, plan), AdmitOutcome::kStale);
+  Admit(*cache, sequence);
+  Compute(*cache, sequence);
+}
+
+TEST(KvCache, OfTwoSequencesThatFillTheSameGapOneCopyStays) {
+  const auto cache = MakeCache(12);
+  Fill(*cache, 4 * kBlock + 1);
+  cache->Evict(Resident(*cache, 4 * kBlock + 1)[1]);
+  Sequence a = MakeSequence(4 * kBlock + 1);
+  Sequence b = MakeSequence(4 * kBlock + 1);
+  Admit(*cache, a);
+  Admit(*cache, b);
+  const auto runs_a = a.NextRuns(100);
+  const auto runs_b = b.NextRuns(100);
+  cache->Allocate(a, runs_a);
+  cache->Allocate(b, runs_b);
+  cache->Commit(a, runs_a);
+  cache->Commit(b, runs_b);
+  cache->CheckInvariant();
+  EXPECT_NE(a.block_table()[1], b.block_table()[1]);
+  EXPECT_EQ(cache->stats().duplicates, 1);
+  const BlockId kept = a.block_table()[1];
+  cache->Release(b);
+  cache->Release(a);
+  cache->CheckInvariant();
+  EXPECT_EQ(cache->pool().num_cached(), 4);
+  EXPECT_EQ(cache->pool().num_free(), 8);
+  EXPECT_EQ(Resident(*cache, 4 * kBlock + 1)[1], kept);
+}
+
+TEST(KvCache, GeneratedTokensAreSealedAndPublishedToo) {
+  const auto cache = MakeCache(8);
+  Sequence sequence = MakeSequence(kBlock);
+  Admit(*cache, sequence, 3 * kBlock);
+  Compute(*cache, sequence);
+  for (TokenId token = 0; token < 2 * kBlock; ++token) {
+    sequence.Append(1000 + kBlock + token);  // continues Prompt()
+    Compute(*cache, sequence);
+  }
+  EXPECT_EQ(cache->stats().published, 3);
+  cache->Release(sequence);
+  EXPECT_EQ(MakeSequence(3 * kBlock + 1).num_tokens(), 3 * kBlock + 1);
+  EXPECT_THAT(Resident(*cache, 3 * kBlock + 1), testing::Each(testing::Ne(kNoBlock)));
+}
+
+TEST(KvCache, ReleaseInTheMiddleOfABlockFreesTheUnfinishedBlock) {
+  const auto cache = MakeCache(8);
+  Sequence sequence = MakeSequence(3 * kBlock);
+  Admit(*cache, sequence);
+  const auto runs = sequence.NextRuns(kBlock + 3);
+  cache->Allocate(sequence, runs);
+  EXPECT_EQ(cache->pool().num_filling(), 2);
+  cache->Commit(sequence, runs);
+  EXPECT_EQ(cache->pool().num_filling(), 1);
+  cache->Release(sequence);
+  EXPECT_EQ(cache->pool().num_filling(), 0);
+  EXPECT_EQ(cache->pool().num_cached(), 1);
+  EXPECT_EQ(cache->stats().reserved_blocks, 0);
+  cache->CheckInvariant();
+}
+
+TEST(KvCache, BlocksOfAFailedStepAreNotPublished) {
+  const auto cache = MakeCache(8);
+  Sequence sequence = MakeSequence(3 * kBlock);
+  Admit(*cache, sequence);
+  cache->Allocate(sequence, sequence.NextRuns(100));
+  cache->Release(sequence);  // never committed
+  EXPECT_EQ(cache->pool().num_free(), 8);
+  EXPECT_EQ(cache->index().size(), 0U);
+  cache->CheckInvariant();
+}
+
+TEST(KvCache, SaltsAndAdaptersSeeOnlyTheirOwnBlocks) {
+  const auto cache = MakeCache(32);
+  const int32_t length = 4 * kBlock + 1;
+  const auto hits = [&](const ExtraKeys& extra) {
+    const auto blocks = Resident(*cache, length, 1, extra);
+    return std::count_if(blocks.begin(), blocks.end(), [](BlockId b) { return b != kNoBlock; });
+  };
+  Fill(*cache, length, 1, {"", "A"});
+  EXPECT_EQ(hits({"", "B"}), 0);
+  EXPECT_EQ(hits({"", ""}), 0);
+  EXPECT_EQ(hits({"A", ""}), 0);
+  EXPECT_EQ(hits({"", "A"}), 4);
+}
+
+TEST(KvCache, WithoutPrefixCachingNothingOutlivesItsSequence) {
+  CacheOptions options = Options(8);
+  options.prefix_caching = false;
+  const auto cache = KvCache::Create(options).value();
+  Fill(*cache, 5 * kBlock);
+  EXPECT_EQ(cache->pool().num_free(), 8);
+  EXPECT_THAT(Resident(*cache, 5 * kBlock), IsEmpty());
+}
+
+TEST(KvCache, LruEvictsTheDeepestBlockOfTheEarliestRelease) {
+  const auto cache = MakeCache(6);
+  Fill(*cache, 3 * kBlock, 1);
+  Fill(*cache, 3 * kBlock, 2);
+  Fill(*cache, 2 * kBlock, 3);  // takes two
+  EXPECT_THAT(Resident(*cache, 3 * kBlock + 1, 1),
+              ElementsAre(testing::Ne(kNoBlock), kNoBlock, kNoBlock));
+  EXPECT_THAT(Resident(*cache, 3 * kBlock + 1, 2), testing::Each(testing::Ne(kNoBlock)));
+  EXPECT_EQ(cache->stats().evictions, 2);
+}
+
+TEST(KvCache, ClearDropsCachedBlocksAndLeavesHeldOnes) {
+  const auto cache = MakeCache(8);
+  Fill(*cache, 3 * kBlock, 1);
+  Sequence running = MakeSequence(2 * kBlock, 2);
+  Admit(*cache, running);
+  Compute(*cache, running);
+  EXPECT_EQ(cache->Clear(), 3);
+  EXPECT_EQ(cache->pool().num_referenced(), 2);
+  cache->CheckInvariant();
+}
+
+class LossyBlocks : public testing::Test {
+ protected:
+  // The key of block `index` of Prompt(num_tokens).
+  BlockKey Key(size_t index, const char* numerics = "test numerics") {
+    HashChain chain({}, kBlock);
+    chain.Extend(BlockHasher(cache_->options().hash), Prompt(4 * kBlock + 1));
+    return {chain.keys()[index], NumericsTag::FromDescription(numerics)};
+  }
+  static Sequence Tolerant(float q_min) {
+    return {Prompt(4 * kBlock + 1), {}, kBlock, MinQuality{true, q_min}};
+  }
+  std::unique_ptr<KvCache> cache_ = MakeCache(16);
+};
+
+TEST_F(LossyBlocks, FilledUnderOtherKernelsThereAreNoExactHits) {
+  for (size_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(cache_->Import(Key(i, "other kernels"), {}, static_cast<int32_t>(i) * kBlock));
+  }
+  EXPECT_THAT(Resident(*cache_, 4 * kBlock + 1), testing::Each(kNoBlock));
+  Sequence tolerant = Tolerant(1.0F);
+  EXPECT_EQ(cache_->Plan(tolerant, 4 * kBlock + 1).hits.num_hits, 4);
+}
+
+TEST_F(LossyBlocks, ImportedExactBlocksAreHits) {
+  ASSERT_TRUE(cache_->Import(Key(2), {}, 2 * kBlock));
+  EXPECT_NE(Resident(*cache_, 4 * kBlock + 1)[2], kNoBlock);
+  EXPECT_FALSE(cache_->Import(Key(2), {}, 2 * kBlock)) << "the index holds it already";
+  cache_->CheckInvariant();
+}
+
+TEST_F(LossyBlocks, WhatWasComputedFromALossyBlockIsLossy) {
+  ASSERT_TRUE(cache_->Import(Key(1), {Fidelity::kLossy, 0.9F}, kBlock));
+  Sequence tolerant = Tolerant(0.9F);
+  Admit(*cache_, tolerant);
+  Compute(*cache_, tolerant);
+  cache_->Release(tolerant);
+  cache_->CheckInvariant();
+  // Block 0 lies before the lossy one and is exact; 2 and 3 attended to it.
+  EXPECT_THAT(Resident(*cache_, 4 * kBlock + 1),
+              ElementsAre(testing::Ne(kNoBlock), kNoBlock, kNoBlock, kNoBlock));
+  Sequence choosy = Tolerant(0.95F);
+  EXPECT_EQ(cache_->Plan(choosy, 4 * kBlock + 1).hits.num_hits, 1);
+  Sequence again = Tolerant(0.9F);
+  EXPECT_EQ(cache_->Plan(again, 4 * kBlock + 1).hits.num_hits, 4);
+}
+
+TEST_F(LossyBlocks, PublishingTheExactBlockDropsTheLossyOneNobodyHolds) {
+  const BlockId lossy = cache_->Import(Key(1), {Fidelity::kLossy, 0.9F}, kBlock).value();
+  Fill(*cache_, 4 * kBlock + 1);
+  EXPECT_EQ(cache_->index().size(), 4U);
+  EXPECT_FALSE(cache_->index().Contains(lossy) && cache_->index().IsSuperseded(lossy));
+  EXPECT_EQ(cache_->pool().num_cached(), 4);
+}
+
+TEST_F(LossyBlocks, AHeldLossyBlockIsDroppedAtItsLastRelease) {
+  const BlockId lossy = cache_->Import(Key(1), {Fidelity::kLossy, 0.9F}, kBlock).value();
+  Sequence reader = Tolerant(0.5F);
+  Admit(*cache_, reader);
+  Fill(*cache_, 4 * kBlock + 1);
+  EXPECT_TRUE(cache_->index().IsSuperseded(lossy));
+  cache_->Release(reader);
+  EXPECT_EQ(cache_->pool().state(lossy), BlockState::kFree);
+  cache_->CheckInvariant();
+}
+
+// Random sequences over few prompts that share prefixes, in a pool that is too small, against
+// block contents kept by hand: a hit must hold exactly the tokens its position asks for, every
+// resident block must be found, sealed blocks are never written, and the counts add up.
+class KvCacheProperty : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Policies, KvCacheProperty, testing::Values("lru", "random"));
+
+TEST_P(KvCacheProperty, HitsAreCompleteAndHoldTheRightTokens) {
+  int64_t gaps = 0;  // the property means little unless these happened
+  int64_t duplicates = 0;
+  int64_t refused = 0;
+  int64_t evictions = 0;  // to make room
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Rng rng(seed);
+    const auto num_blocks = static_cast<int32_t>(rng.Range(6, 48));
+    const auto cache = MakeCache(num_blocks, GetParam());
+    // contents[block][slot] identifies the whole prefix up to that token; 0 = never written.
+    std::vector<std::vector<uint64_t>> contents(static_cast<size_t>(num_blocks),
+                                                std::vector<uint64_t>(kBlock));
+    const auto prefix_ids = [](const Sequence& sequence, uint64_t salt) {
+      std::vector<uint64_t> ids;
+      uint64_t id = salt + 1;
+      for (const TokenId token : sequence.tokens()) {
+        id = Rng(id, static_cast<uint64_t>(token)).Next() | 1;
+        ids.push_back(id);
+      }
+      return ids;
+    };
+    struct Live {
+      Sequence sequence;
+      uint64_t salt;
+    };
+    std::vector<std::unique_ptr<Live>> live;
+    int64_t evicted_by_hand = 0;
+    const auto admit = [&](Live& request) {
+      Sequence& sequence = request.sequence;
+      const auto ids = prefix_ids(sequence, request.salt);
+      const auto need = sequence.num_tokens() + static_cast<int32_t>(rng.Below(40));
+      const AdmissionPlan plan = cache->Plan(sequence, need);
+      for (size_t i = 0; i < plan.hits.blocks.size(); ++i) {
+        const std::vector<uint64_t> expected(ids.begin() + static_cast<int64_t>(i * kBlock),
+                                             ids.begin() + static_cast<int64_t>((i + 1) * kBlock));
+        bool resident = false;  // naive search over all blocks
+        for (BlockId block = 0; block < num_blocks; ++block) {
+          resident |=
+              cache->index().Contains(block) && contents[static_cast<size_t>(block)] == expected;
+        }
+        const BlockId hit = plan.hits.blocks[i];
+        ASSERT_EQ(hit != kNoBlock, resident);
+        ASSERT_TRUE(hit == kNoBlock || contents[static_cast<size_t>(hit)] == expected);
+      }
+      const bool fits = cache->BlocksTaken(plan) <= cache->AvailableBlocks();
+      const auto outcome = cache->Admit(sequence, plan);
+      ASSERT_EQ(outcome, fits ? AdmitOutcome::kAdmitted : AdmitOutcome::kNoRoom);
+      refused += fits ? 0 : 1;
+      gaps += sequence.hit_runs().size() >= 2 ? 1 : 0;
+    };
+    for (int step = 0; step < 400; ++step) {
+      const uint64_t op = rng.Below(10);
+      if (op < 2 && live.size() < 6) {
+        auto tokens = Prompt(static_cast<int32_t>(rng.Range(1, 7 * kBlock)),
+                             static_cast<TokenId>(rng.Below(2)));
+        if (rng.Below(2) == 0 && tokens.size() > 40) {
+          tokens[40] = 7;  // a branch in the third block
+        }
+        const uint64_t salt = rng.Below(2);
+        live.push_back(std::make_unique<Live>(
+            Live{Sequence(tokens, ExtraKeys{"", salt == 0 ? "" : "s"}, kBlock), salt}));
+        ASSERT_NO_FATAL_FAILURE(admit(*live.back()));
+      } else if (op < 3) {
+        evicted_by_hand += cache->EvictAtRandom(rng, 0.1);
+      } else if (!live.empty()) {
+        const size_t which = rng.Below(live.size());
+        Sequence& sequence = live[which]->sequence;
+        if (!sequence.admitted()) {
+          ASSERT_NO_FATAL_FAILURE(admit(*live[which]));
+        } else if (op == 9 || (op >= 6 && sequence.num_to_compute() == 0)) {
+          cache->Release(sequence);
+          if (rng.Below(2) == 0) {  // finished; else it was preempted and comes back
+            live.erase(live.begin() + static_cast<int64_t>(which));
+          }
+        } else if (sequence.num_to_compute() == 0) {
+          sequence.Append(static_cast<TokenId>(rng.Below(3)));
+          if (!cache->Reserve(sequence, sequence.num_tokens())) {
+            cache->Release(sequence);
+          }
+        } else {
+          const auto budget = static_cast<int32_t>(rng.Range(1, 70));
+          const auto runs = sequence.NextRuns(budget);
+          int32_t total = 0;
+          cache->Allocate(sequence, runs);
+          const auto ids = prefix_ids(sequence, live[which]->salt);
+          for (const TokenRun& run : runs) {
+            total += run.num_tokens;
+            for (int32_t pos = run.first_pos; pos < run.end_pos(); ++pos) {
+              const BlockId block = sequence.block_table()[static_cast<size_t>(pos / kBlock)];
+              ASSERT_EQ(cache->pool().state(block), BlockState::kFilling);
+              contents[static_cast<size_t>(block)][static_cast<size_t>(pos % kBlock)] =
+                  ids[static_cast<size_t>(pos)];
+            }
+          }
+          ASSERT_EQ(total, std::min(budget, sequence.num_to_compute()));
+          cache->Commit(sequence, runs);
+        }
+      }
+      cache->CheckInvariant();
+    }
+    for (const auto& request : live) {
+      cache->Release(request->sequence);
+    }
+    cache->CheckInvariant();
+    ASSERT_EQ(cache->pool().num_free() + cache->pool().num_cached(), num_blocks);
+    ASSERT_EQ(cache->stats().reserved_blocks, 0);
+    duplicates += cache->stats().duplicates;
+    evictions += cache->stats().evictions - evicted_by_hand;
+  }
+  EXPECT_GT(evictions, 1000);
+  EXPECT_GT(gaps, 1000);
+  EXPECT_GT(duplicates, 100);
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace kvik::kv

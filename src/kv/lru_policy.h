@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// kv/lru_policy.h: "lru", the order of vLLM's free list.
+//
+// Released blocks join the tail, a sequence's deepest block first; victims come from the head. So
+// the earliest release goes first, and within a release the deepest block: a prefix outlives what
+// was built on it. Every operation is O(1) a block.
+#pragma once
+
+#include <vector>
+
+#include "kv/eviction_policy.h"
+
+namespace kvik::kv {
+
+class LruPolicy final : public EvictionPolicy {
+ public:
+  explicit LruPolicy(int32_t num_blocks);
+
+  [[nodiscard]] std::string_view name() const override { return "lru"; }
+  void Track(const TrackedBlock& block) override;
+  void Touch(std::span<const BlockId> blocks) override;
+  void Release(std::span<const BlockId> blocks) override;
+  void Forget(BlockId block) override;
+  [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count) override;
+  [[nodiscard]] PolicyStats stats() const override { return stats_; }
+
+ private:
+  enum class State : uint8_t { kUnknown, kHeld, kEvictable };
+  struct Node {
+    BlockId prev = kNoBlock;
+    BlockId next = kNoBlock;
+    State state = State::kUnknown;
+  };
+  Node& At(BlockId block, State expected);
+  void Unlink(BlockId block);
+
+  // Doubly linked list through the nodes; the last node is the sentinel.
+  std::vector<Node> nodes_;
+  BlockId sentinel_;
+  PolicyStats stats_;
+};
+
+}  // namespace kvik::kv

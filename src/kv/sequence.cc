@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvik::kv {
+
+Sequence::Sequence(std::vector<TokenId> tokens, ExtraKeys extra, int32_t block_size_tokens,
+                   MinQuality min_quality)
+    : tokens_(std::move(tokens)),
+      chain_(std::move(extra), block_size_tokens),
+      block_size_tokens_(block_size_tokens),
+      min_quality_(min_quality) {
+  KVIK_CHECK(!tokens_.empty());
+}
+
+int32_t Sequence::num_to_compute() const {
+  return num_tokens() - next_pos_ - hits_ahead_ * block_size_tokens_;
+}
+
+int32_t Sequence::num_hit_tokens() const {
+  int32_t blocks = 0;
+  for (const ResidentRun& run : hit_runs_) {
+    blocks += run.num_blocks;
+  }
+  return blocks * block_size_tokens_;
+}
+
+int32_t Sequence::SkipHits(int32_t pos) const {
+  while (pos % block_size_tokens_ == 0 && IsHit(pos / block_size_tokens_)) {
+    pos += block_size_tokens_;
+  }
+  return pos;
+}
+
+std::vector<TokenRun> Sequence::NextRuns(int32_t budget_tokens) const {
+  std::vector<TokenRun> runs;
+  int32_t pos = next_pos_;
+  while (budget_tokens > 0 && pos < num_tokens()) {
+    int32_t end = pos;  // grows block by block up to the next hit
+    do {
+      end = (end / block_size_tokens_ + 1) * block_size_tokens_;
+    } while (end < num_tokens() && !IsHit(end / block_size_tokens_));
+    const int32_t length = std::min({end, num_tokens(), pos + budget_tokens}) - pos;
+    runs.push_back(TokenRun{pos, length});
+    budget_tokens -= length;
+    pos = SkipHits(pos + length);
+  }
+  return runs;
+}
+
+void Sequence::Advance(std::span<const TokenRun> runs) {
+  for (const TokenRun& run : runs) {
+    KVIK_CHECK(run.first_pos == next_pos_ && run.end_pos() <= num_tokens(),
+               "run [%d, %d) is not the head of the compute list at %d", run.first_pos,
+               run.end_pos(), next_pos_);
+    next_pos_ = SkipHits(run.end_pos());
+    hits_ahead_ -= (next_pos_ - run.end_pos()) / block_size_tokens_;
+  }
+}
+
+}  // namespace kvik::kv
