@@ -2,9 +2,9 @@
 // model/sampler.h: from logits to the next token.
 //
 // Order of operations: penalties (repetition, then frequency and presence), logit bias, banned
-// tokens; greedy stops here; then temperature, top-k, top-p, min-p, and one draw. NaN counts as
-// minus infinity. Ties are broken by the lowest token id everywhere, so a result never depends on
-// the order in which a sort visits equal values.
+// tokens; greedy (temperature below 1e-5) stops here; then temperature, top-k, top-p, min-p, and
+// one draw. NaN counts as minus infinity. Ties are broken by the lowest token id everywhere, so a
+// result never depends on the order in which a sort visits equal values.
 //
 // Randomness is counter-based: the draw for output position n is a pure function of (seed, n).
 // Preemption, batching and restarts therefore cannot change what a request says.
@@ -79,8 +79,17 @@ class Sampler {
     float logit;
     TokenId token;
   };
+  void Adjust(std::span<const float> logits, const SamplingParams& params,
+              const PenaltyState& penalties, std::span<const TokenId> banned);
+  void KeepTop(std::span<const float> logits, size_t count);
+  [[nodiscard]] TokenId DrawFromAll(std::span<const float> logits, float temperature, double u);
+  [[nodiscard]] TokenId DrawTruncated(std::span<const float> logits, const SamplingParams& params,
+                                      double u);
+  void KeepNucleus(std::span<const float> logits, float temperature, float top_p);
+
   int32_t vocab_size_;
   std::vector<float> adjusted_;        // [vocab_size] logits after penalties and bias
+  std::vector<float> weights_;         // [vocab_size] exp((logit - max) / temperature)
   std::vector<Candidate> candidates_;  // [<= vocab_size] kept tokens, best first
 };
 
