@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// base/simd/avx2.h: the vector layer on AVX2 + FMA: a vector is two ymm. Contract:
+// base/simd/simd.h.
+#pragma once
+
+#ifndef __AVX2__
+#error "include this only in files named *_avx2.cc"
+#endif
+
+#include <immintrin.h>
+
+#include "base/simd/simd.h"
+
+namespace kvik::simd {
+namespace {  // see simd.h: everything instantiated with this ISA must stay in its object file
+
+struct Avx2Isa {
+  static constexpr Isa kIsa = Isa::kAvx2;
+  static constexpr const char* kName = "avx2";
+  static constexpr bool kHasBf16 = false;
+  static constexpr int kNumRegisters = 8;
+
+  struct F32 {
+    __m256 lo, hi;
+  };
+  struct I32 {
+    __m256i lo, hi;
+  };
+  struct Mask {
+    __m256 lo, hi;  // all bits of a lane set or clear
+  };
+  struct Bf16x32 {
+    __m256i lo, hi;
+  };
+
+  KVIK_SIMD_INLINE F32 Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  KVIK_SIMD_INLINE F32 Set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  KVIK_SIMD_INLINE F32 Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  KVIK_SIMD_INLINE void Store(float* p, F32 v) {
+    _mm256_storeu_ps(p, v.lo);
+    _mm256_storeu_ps(p + 8, v.hi);
+  }
+  KVIK_SIMD_INLINE F32 LoadN(const float* p, size_t n) {
+    const Mask m = FirstN(n);
+    return {_mm256_maskload_ps(p, _mm256_castps_si256(m.lo)),
+            _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.hi))};
+  }
+  KVIK_SIMD_INLINE void StoreN(float* p, F32 v, size_t n) {
+    const Mask m = FirstN(n);
+    _mm256_maskstore_ps(p, _mm256_castps_si256(m.lo), v.lo);
+    _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.hi), v.hi);
+  }
+  KVIK_SIMD_INLINE F32 Add(F32 a, F32 b) {
+    return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE F32 Sub(F32 a, F32 b) {
+    return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE F32 Mul(F32 a, F32 b) {
+    return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE F32 Div(F32 a, F32 b) {
+    return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE F32 Sqrt(F32 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
+  KVIK_SIMD_INLINE F32 Fma(F32 a, F32 b, F32 c) {
+    return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+  }
+  KVIK_SIMD_INLINE F32 Fnma(F32 a, F32 b, F32 c) {
+    return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+  }
+  KVIK_SIMD_INLINE F32 Neg(F32 a) { return FromBits(XorI(BitsOf(a), SetI(INT32_MIN))); }
+  KVIK_SIMD_INLINE F32 Abs(F32 a) { return FromBits(AndI(BitsOf(a), SetI(INT32_MAX))); }
+  KVIK_SIMD_INLINE F32 Max(F32 a, F32 b) {
+    return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE F32 Min(F32 a, F32 b) {
+    return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE F32 RoundEven(F32 a) {
+    return {_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+            _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+  }
+  KVIK_SIMD_INLINE F32 ScalePow2(F32 v, F32 n) {
+    // Two factors, because 2^n itself may be out of range. The first product is exact.
+    const I32 whole = ToI32(n);
+    const I32 half = {_mm256_srai_epi32(whole.lo, 1), _mm256_srai_epi32(whole.hi, 1)};
+    return Mul(Mul(v, Pow2(half)), Pow2(SubI(whole, half)));
+  }
+
+  KVIK_SIMD_INLINE Mask Lt(F32 a, F32 b) {
+    return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
+  }
+  KVIK_SIMD_INLINE Mask Le(F32 a, F32 b) {
+    return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LE_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LE_OQ)};
+  }
+  KVIK_SIMD_INLINE Mask Gt(F32 a, F32 b) { return Lt(b, a); }
+  KVIK_SIMD_INLINE Mask Ge(F32 a, F32 b) { return Le(b, a); }
+  KVIK_SIMD_INLINE Mask Eq(F32 a, F32 b) {
+    return {_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ)};
+  }
+  KVIK_SIMD_INLINE Mask FirstN(size_t n) {
+    const __m256i count = _mm256_set1_epi32(static_cast<int>(n));
+    const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(count, iota)),
+            _mm256_castsi256_ps(
+                _mm256_cmpgt_epi32(count, _mm256_add_epi32(iota, _mm256_set1_epi32(8))))};
+  }
+  KVIK_SIMD_INLINE F32 Select(Mask m, F32 yes, F32 no) {
+    return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
+  }
+
+  KVIK_SIMD_INLINE I32 SetI(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+  KVIK_SIMD_INLINE I32 LoadI(const int32_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+  }
+  KVIK_SIMD_INLINE void StoreI(int32_t* p, I32 v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v.lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), v.hi);
+  }
+  KVIK_SIMD_INLINE I32 LoadU8(const uint8_t* p) {
+    return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
+  KVIK_SIMD_INLINE I32 AddI(I32 a, I32 b) {
+    return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE I32 SubI(I32 a, I32 b) {
+    return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE I32 AndI(I32 a, I32 b) {
+    return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE I32 OrI(I32 a, I32 b) {
+    return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+  }
+  KVIK_SIMD_INLINE I32 XorI(I32 a, I32 b) {
+    return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
+  }
+  template <int kBits>
+  KVIK_SIMD_INLINE I32 Shl(I32 a) {
+    return {_mm256_slli_epi32(a.lo, kBits), _mm256_slli_epi32(a.hi, kBits)};
+  }
+  template <int kBits>
+  KVIK_SIMD_INLINE I32 Shr(I32 a) {
+    return {_mm256_srli_epi32(a.lo, kBits), _mm256_srli_epi32(a.hi, kBits)};
+  }
+  KVIK_SIMD_INLINE Mask EqI(I32 a, I32 b) {
+    return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.lo, b.lo)),
+            _mm256_castsi256_ps(_mm256_cmpeq_epi32(a.hi, b.hi))};
+  }
+  KVIK_SIMD_INLINE F32 ToF32(I32 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+  KVIK_SIMD_INLINE I32 ToI32(F32 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+  KVIK_SIMD_INLINE I32 BitsOf(F32 a) {
+    return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)};
+  }
+  KVIK_SIMD_INLINE F32 FromBits(I32 a) {
+    return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)};
+  }
+
+  KVIK_SIMD_INLINE F32 LoadBf16(const Bf16* p) {
+    const __m128i* q = reinterpret_cast<const __m128i*>(p);
+    return FromBits(Shl<16>(I32{_mm256_cvtepu16_epi32(_mm_loadu_si128(q)),
+                                _mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1))}));
+  }
+  KVIK_SIMD_INLINE F32 LoadF16(const F16* p) {
+    const __m128i* q = reinterpret_cast<const __m128i*>(p);
+    return {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
+  }
+  KVIK_SIMD_INLINE void StoreBf16(Bf16* p, F32 v) {
+    const I32 r = RoundBf16(v);
+    // packus works within 128-bit halves; the permutation puts the quarters back in order.
+    const __m256i packed =
+        _mm256_permute4x64_epi64(_mm256_packus_epi32(r.lo, r.hi), _MM_SHUFFLE(3, 1, 2, 0));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
+  }
+  KVIK_SIMD_INLINE void StoreF16(F16* p, F32 v) {
+    __m128i* q = reinterpret_cast<__m128i*>(p);
+    _mm_storeu_si128(q, _mm256_cvtps_ph(v.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128(q + 1, _mm256_cvtps_ph(v.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+
+  KVIK_SIMD_INLINE Bf16x32 LoadPairs(const Bf16* p) {
+    const I32 r = LoadI(reinterpret_cast<const int32_t*>(p));
+    return {r.lo, r.hi};
+  }
+  KVIK_SIMD_INLINE Bf16x32 LoadPairsN(const Bf16* p, size_t num_pairs) {
+    const Mask m = FirstN(num_pairs);
+    const int* q = reinterpret_cast<const int*>(p);
+    return {_mm256_maskload_epi32(q, _mm256_castps_si256(m.lo)),
+            _mm256_maskload_epi32(q + 8, _mm256_castps_si256(m.hi))};
+  }
+  KVIK_SIMD_INLINE void StorePairs(Bf16* p, Bf16x32 x) {
+    StoreI(reinterpret_cast<int32_t*>(p), I32{x.lo, x.hi});
+  }
+  KVIK_SIMD_INLINE Bf16x32 Set1Pair(uint32_t bits) {
+    const __m256i r = _mm256_set1_epi32(static_cast<int>(bits));
+    return {r, r};
+  }
+  KVIK_SIMD_INLINE F32 WidenEven(Bf16x32 x) { return FromBits(Shl<16>(I32{x.lo, x.hi})); }
+  KVIK_SIMD_INLINE F32 WidenOdd(Bf16x32 x) {
+    return FromBits(AndI(I32{x.lo, x.hi}, SetI(static_cast<int32_t>(0xFFFF0000U))));
+  }
+  KVIK_SIMD_INLINE Bf16x32 Pairs(F32 even, F32 odd) {
+    const I32 r = OrI(RoundBf16(even), Shl<16>(RoundBf16(odd)));
+    return {r.lo, r.hi};
+  }
+  KVIK_SIMD_INLINE Bf16x32 PairsDaz(F32 even, F32 odd) { return Pairs(Daz(even), Daz(odd)); }
+  KVIK_SIMD_INLINE Bf16x32 ConcatDaz(F32 a, F32 b) {
+    const I32 x = RoundBf16(Daz(a));
+    const I32 y = RoundBf16(Daz(b));
+    return {_mm256_permute4x64_epi64(_mm256_packus_epi32(x.lo, x.hi), _MM_SHUFFLE(3, 1, 2, 0)),
+            _mm256_permute4x64_epi64(_mm256_packus_epi32(y.lo, y.hi), _MM_SHUFFLE(3, 1, 2, 0))};
+  }
+
+  KVIK_SIMD_INLINE float ReduceSum(F32 v) {
+    const __m256 r8 = _mm256_add_ps(v.lo, v.hi);
+    const __m128 r4 = _mm_add_ps(_mm256_castps256_ps128(r8), _mm256_extractf128_ps(r8, 1));
+    const __m128 r2 = _mm_add_ps(r4, _mm_movehl_ps(r4, r4));
+    return _mm_cvtss_f32(_mm_add_ss(r2, _mm_shuffle_ps(r2, r2, 1)));
+  }
+  KVIK_SIMD_INLINE float ReduceMax(F32 v) {
+    const __m256 r8 = _mm256_max_ps(v.lo, v.hi);
+    const __m128 r4 = _mm_max_ps(_mm256_castps256_ps128(r8), _mm256_extractf128_ps(r8, 1));
+    const __m128 r2 = _mm_max_ps(r4, _mm_movehl_ps(r4, r4));
+    return _mm_cvtss_f32(_mm_max_ss(r2, _mm_shuffle_ps(r2, r2, 1)));
+  }
+
+  KVIK_SIMD_INLINE void Prefetch(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+  }
+
+  // 2^n for n in [-126, 127].
+  KVIK_SIMD_INLINE F32 Pow2(I32 n) { return FromBits(Shl<23>(AddI(n, SetI(127)))); }
+  // bf16 bits in the low half of every lane, as kvik::ToBf16.
+  KVIK_SIMD_INLINE I32 RoundBf16(F32 v) {
+    const I32 u = BitsOf(v);
+    const I32 odd = AndI(Shr<16>(u), SetI(1));
+    const I32 rounded = Shr<16>(AddI(AddI(u, SetI(0x7FFF)), odd));
+    const I32 quiet = OrI(Shr<16>(u), SetI(0x40));
+    const Mask is_nan = {_mm256_cmp_ps(v.lo, v.lo, _CMP_UNORD_Q),
+                         _mm256_cmp_ps(v.hi, v.hi, _CMP_UNORD_Q)};
+    return BitsOf(Select(is_nan, FromBits(quiet), FromBits(rounded)));
+  }
+  // Subnormals become zero of the same sign.
+  KVIK_SIMD_INLINE F32 Daz(F32 v) {
+    const I32 u = BitsOf(v);
+    const Mask tiny = EqI(AndI(u, SetI(0x7F800000)), SetI(0));
+    return Select(tiny, FromBits(AndI(u, SetI(INT32_MIN))), v);
+  }
+};
+
+}  // namespace
+}  // namespace kvik::simd
