@@ -11,36 +11,24 @@ import sys
 import unittest
 
 SRC = pathlib.Path(__file__).resolve().parent.parent / "src"
-LIBRARIES = pathlib.Path(sys.argv.pop())
-
-
-def weak_functions():
-    """([(library, object, demangled symbol)], number of objects) of the ISA-specific objects."""
-    found, objects = [], 0
-    for library in sorted(LIBRARIES.glob("libkvik_*.a")):
-        listing = subprocess.run(["nm", "-C", "--defined-only", str(library)], check=True,
-                                 capture_output=True, text=True).stdout
-        member = None
-        specific = False
-        for line in listing.splitlines():
-            header = re.fullmatch(r"(\S+\.o):", line)
-            if header:
-                member = header[1]
-                specific = re.search(r"_(avx2|avx512|avx512bf16)\.cc\.o$", member) is not None
-                objects += specific
-            elif specific:
-                symbol = re.fullmatch(r"[0-9a-f]+ W (.*)", line)
-                if symbol:
-                    found.append((library.name, member, symbol[1]))
-    return found, objects
+BUILD = pathlib.Path(sys.argv.pop())
+ISA_FILE = re.compile(r"_(avx2|avx512|avx512bf16)\.cc$")
 
 
 class IsaSymbols(unittest.TestCase):
     def test_isa_objects_have_no_weak_functions(self):
-        found, objects = weak_functions()
-        sources = [p for p in SRC.rglob("*.cc") if re.search(r"_(avx2|avx512|avx512bf16)\.cc$", p.name)]
-        self.assertEqual(objects > 0, len(sources) > 0, f"no ISA-specific object in {LIBRARIES}; build first")
-        wrong = [f"{library}({member}): {symbol}" for library, member, symbol in found]
+        sources = {str(p.relative_to(SRC)) for p in SRC.rglob("*.cc") if ISA_FILE.search(p.name)}
+        objects = {}
+        for path in BUILD.rglob("*.cc.o"):
+            source = path.as_posix().split(".dir/", 1)[-1][:-2]
+            if source in sources:
+                objects[source] = path
+        self.assertEqual(set(objects), sources, f"not built in {BUILD}; build everything first")
+        wrong = []
+        for source, path in sorted(objects.items()):
+            listing = subprocess.run(["nm", "-C", "--defined-only", str(path)], check=True, capture_output=True,
+                                     text=True).stdout
+            wrong += [f"{source}: {symbol}" for symbol in re.findall(r"^[0-9a-f]+ W (.*)$", listing, re.M)]
         self.assertFalse(wrong, "\n" + "\n".join(wrong))
 
 

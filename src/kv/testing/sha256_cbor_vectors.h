@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block hashes as vLLM's "sha256_cbor" computes them, made with Python's cbor2 and hashlib:
+// kv/testing/sha256_cbor_vectors.h: block hashes as vLLM's "sha256_cbor" computes them, made with
+// Python's cbor2 and hashlib:
 //   root = sha256(cbor2.dumps(seed, canonical=True))
 //   H_i  = sha256(cbor2.dumps((H_{i-1}, tokens of block i, extra keys or None), canonical=True))
 // where the extra keys are (adapter, if any; the salt, if any, in the first block).
