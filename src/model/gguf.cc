@@ -219,20 +219,20 @@ class GgufFile::Parser {
   }
 
   Result<void> ReadMetadata() {
-    const uint64_t begin = pos_;
     for (uint64_t i = 0; i < num_pairs_; ++i) {
+      const uint64_t begin = pos_;
       Value value;
       KVIK_ASSIGN(value.key, ReadText("metadata key " + std::to_string(i), kMaxKeyBytes));
       const std::string field = "metadata '" + Printable(value.key) + "'";
       KVIK_ASSIGN(const auto type, Read<uint32_t>(field));
       value.type = static_cast<GgufValueType>(type);
       KVIK_TRY(ReadValue(field, value));
+      value.pair = bytes_.subspan(begin, pos_ - begin);
       if (!file_.index_.emplace(value.key, file_.values_.size()).second) {
         return file_.Complain(ErrorCode::kCorrupt, field + ": appears twice; the file is damaged");
       }
       file_.values_.push_back(value);
     }
-    file_.raw_metadata_ = bytes_.subspan(begin, pos_ - begin);
     return {};
   }
 
@@ -567,6 +567,12 @@ Result<std::vector<float>> GgufFile::Floats(std::string_view key) const {
                        : LoadAs<float>(value->bytes.data() + i * 4));
   }
   return out;
+}
+
+std::span<const std::byte> GgufFile::RawPair(std::string_view key) const {
+  const Value* value = Find(key);
+  KVIK_CHECK(value != nullptr);
+  return value->pair;
 }
 
 std::string GgufFile::Describe(std::string_view key) const {

@@ -98,8 +98,9 @@ class GgufFile {
   [[nodiscard]] Result<std::vector<int64_t>> Ints(std::string_view key) const;
   [[nodiscard]] Result<std::vector<float>> Floats(std::string_view key) const;
 
-  // The bytes of all metadata pairs, as they are in the file.
-  [[nodiscard]] std::span<const std::byte> raw_metadata() const { return raw_metadata_; }
+  // The bytes of a whole metadata pair (key, type, value) as they are in the file.
+  // REQUIRES: Has(key).
+  [[nodiscard]] std::span<const std::byte> RawPair(std::string_view key) const;
 
   // A value for people: numbers and strings spelled out (cut at 80 characters), arrays as
   // "[type x count]". REQUIRES: Has(key).
@@ -115,6 +116,7 @@ class GgufFile {
     GgufValueType element = GgufValueType::kUint8;  // of an array
     uint64_t count = 0;                             // of an array
     std::span<const std::byte> bytes;  // payload; of a string or array without its header
+    std::span<const std::byte> pair;   // the whole of it, key included
   };
   class Parser;
 
@@ -126,7 +128,6 @@ class GgufFile {
   uint32_t version_ = 0;
   std::vector<Value> values_;
   std::unordered_map<std::string_view, size_t> index_;  // key -> values_
-  std::span<const std::byte> raw_metadata_;
   std::vector<GgufTensor> tensors_;
 };
 

@@ -335,6 +335,7 @@ Result<std::unique_ptr<ModelSource>> CreateSource(const std::string& path, GgufS
   for (const std::string_view key : file.Keys()) {
     parts.metadata.emplace_back(std::string(key), file.Describe(key));
   }
+  parts.gguf = file;
   parts.files = std::move(set.mappings);
   return ModelSource::Create(std::move(parts));
 }

@@ -23,6 +23,16 @@ void Append(std::vector<std::byte>& out, T value) {
   AppendBytes(out, &value, sizeof(value));
 }
 
+uint64_t SizeBytes(GgmlType type, const std::vector<uint64_t>& dims) {
+  const GgmlTypeInfo& info = InfoOf(type);
+  uint64_t values = 1;
+  for (const uint64_t dim : dims) {
+    values *= dim;
+  }
+  KVIK_CHECK(!dims.empty() && dims[0] % info.block_values == 0);
+  return values / info.block_values * info.block_bytes;
+}
+
 void AppendText(std::vector<std::byte>& out, std::string_view text) {
   Append<uint64_t>(out, text.size());
   AppendBytes(out, text.data(), text.size());
@@ -84,22 +94,23 @@ void GgufWriter::AddInts(std::string_view key, std::span<const int32_t> values) 
   AppendBytes(metadata_, values.data(), values.size_bytes());
 }
 
-void GgufWriter::AddAllMetadata(const GgufFile& file) {
-  num_pairs_ += file.Keys().size();
-  const std::span<const std::byte> raw = file.raw_metadata();
-  metadata_.insert(metadata_.end(), raw.begin(), raw.end());
+void GgufWriter::CopyPair(const GgufFile& file, std::string_view key) {
+  ++num_pairs_;
+  const std::span<const std::byte> pair = file.RawPair(key);
+  AppendBytes(metadata_, pair.data(), pair.size());
 }
 
 void GgufWriter::AddTensor(std::string_view name, GgmlType type, std::vector<uint64_t> dims,
                            std::span<const std::byte> data) {
-  const GgmlTypeInfo& info = InfoOf(type);
-  uint64_t values = 1;
-  for (const uint64_t dim : dims) {
-    values *= dim;
-  }
-  KVIK_CHECK(!dims.empty() && dims[0] % info.block_values == 0);
-  KVIK_CHECK(data.size() == values / info.block_values * info.block_bytes);
-  tensors_.push_back(Tensor{std::string(name), type, std::move(dims), data});
+  const uint64_t size = SizeBytes(type, dims);
+  KVIK_CHECK(data.size() == size);
+  tensors_.push_back(Tensor{std::string(name), type, std::move(dims), size, data, nullptr});
+}
+
+void GgufWriter::AddTensor(std::string_view name, GgmlType type, std::vector<uint64_t> dims,
+                           MakeBytes make) {
+  const uint64_t size = SizeBytes(type, dims);
+  tensors_.push_back(Tensor{std::string(name), type, std::move(dims), size, {}, std::move(make)});
 }
 
 std::vector<std::byte> GgufWriter::SerializeHeader() const {
@@ -118,7 +129,7 @@ std::vector<std::byte> GgufWriter::SerializeHeader() const {
     }
     Append(out, static_cast<uint32_t>(tensor.type));
     Append(out, offset);
-    offset = AlignUp(offset + tensor.data.size());
+    offset = AlignUp(offset + tensor.size_bytes);
   }
   out.resize(AlignUp(out.size()));
   return out;
@@ -127,7 +138,10 @@ std::vector<std::byte> GgufWriter::SerializeHeader() const {
 std::vector<std::byte> GgufWriter::Serialize() const {
   std::vector<std::byte> out = SerializeHeader();
   for (const Tensor& tensor : tensors_) {
-    AppendBytes(out, tensor.data.data(), tensor.data.size());
+    const std::vector<std::byte> made = tensor.make ? tensor.make() : std::vector<std::byte>();
+    const std::span<const std::byte> data = tensor.make ? std::span(made) : tensor.data;
+    KVIK_CHECK(data.size() == tensor.size_bytes);
+    AppendBytes(out, data.data(), data.size());
     out.resize(AlignUp(out.size()));
   }
   return out;
@@ -138,9 +152,11 @@ Result<void> GgufWriter::WriteTo(const std::string& path) const {
   KVIK_TRY(file.Write(SerializeHeader()));
   const std::byte padding[kAlignment] = {};
   for (const Tensor& tensor : tensors_) {
-    KVIK_TRY(file.Write(tensor.data));
-    const uint64_t size = tensor.data.size();
-    KVIK_TRY(file.Write(std::span(padding, AlignUp(size) - size)));
+    const std::vector<std::byte> made = tensor.make ? tensor.make() : std::vector<std::byte>();
+    const std::span<const std::byte> data = tensor.make ? std::span(made) : tensor.data;
+    KVIK_CHECK(data.size() == tensor.size_bytes);
+    KVIK_TRY(file.Write(data));
+    KVIK_TRY(file.Write(std::span(padding, AlignUp(data.size()) - data.size())));
   }
   return file.Close();
 }

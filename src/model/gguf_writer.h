@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,8 +16,8 @@
 
 namespace kvik::model {
 
-// Collects metadata and tensors, then writes them in one go. Tensor data is borrowed until
-// WriteTo or Serialize returns.
+// Collects metadata and tensors, then writes them in one go. Tensor data given as a span is
+// borrowed until WriteTo or Serialize returns.
 class GgufWriter {
  public:
   void AddUint32(std::string_view key, uint32_t value);
@@ -27,12 +28,15 @@ class GgufWriter {
   void AddStrings(std::string_view key, std::span<const std::string> values);
   void AddFloats(std::string_view key, std::span<const float> values);
   void AddInts(std::string_view key, std::span<const int32_t> values);
-  // Every metadata pair of `file`, byte for byte. REQUIRES: its bytes are still mapped.
-  void AddAllMetadata(const GgufFile& file);
+  // One pair of another file, byte for byte. REQUIRES: file.Has(key).
+  void CopyPair(const GgufFile& file, std::string_view key);
 
   // `dims` innermost first; `data` is as long as dims and type say.
   void AddTensor(std::string_view name, GgmlType type, std::vector<uint64_t> dims,
                  std::span<const std::byte> data);
+  // The same with bytes that are made when they are written, one tensor at a time.
+  using MakeBytes = std::function<std::vector<std::byte>()>;
+  void AddTensor(std::string_view name, GgmlType type, std::vector<uint64_t> dims, MakeBytes make);
 
   [[nodiscard]] std::vector<std::byte> Serialize() const;
   // kUnavailable or kExhausted when the file cannot be written completely.
@@ -43,7 +47,9 @@ class GgufWriter {
     std::string name;
     GgmlType type;
     std::vector<uint64_t> dims;
+    uint64_t size_bytes;
     std::span<const std::byte> data;
+    MakeBytes make;  // instead of data
   };
   void AppendHeader(std::string_view key, GgufValueType type);
   [[nodiscard]] std::vector<std::byte> SerializeHeader() const;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,6 +61,9 @@ class ModelSource {
     return parts_.metadata;
   }
 
+  // The first file of a GGUF source; null for a folder.
+  [[nodiscard]] const GgufFile* gguf() const { return parts_.gguf ? &*parts_.gguf : nullptr; }
+
   // What a reader fills in.
   struct Parts {
     std::string path;
@@ -68,6 +72,7 @@ class ModelSource {
     std::map<std::string, WeightTensor> weights;
     std::string chat_template;
     std::vector<std::pair<std::string, std::string>> metadata;
+    std::optional<GgufFile> gguf;
     std::vector<MappedFile> files;  // keep the weights' bytes alive
   };
   // Checks the weights against the configuration and keeps the parts.

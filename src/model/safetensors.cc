@@ -256,19 +256,20 @@ Result<std::vector<SafetensorsTensor>> ParseSafetensors(const std::string& path,
 Result<void> WriteSafetensors(const std::string& path, std::span<const SafetensorsOutput> tensors) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   uint64_t offset = 0;
+  std::vector<uint64_t> sizes;
   for (const SafetensorsOutput& tensor : tensors) {
     uint64_t values = 1;
     for (const uint64_t dim : tensor.shape) {
       values *= dim;
     }
-    KVIK_CHECK(tensor.data.size() == values * SafetensorsDtypeBytes(tensor.dtype));
+    const uint64_t size = values * SafetensorsDtypeBytes(tensor.dtype);
+    sizes.push_back(size);
     const char* dtype = tensor.dtype == SafetensorsDtype::kF32   ? "F32"
                         : tensor.dtype == SafetensorsDtype::kF16 ? "F16"
                                                                  : "BF16";
-    header[tensor.name] = {{"dtype", dtype},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.data.size()}}};
-    offset += tensor.data.size();
+    header[tensor.name] = {
+        {"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + size}}};
+    offset += size;
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data starts aligned
@@ -276,8 +277,12 @@ Result<void> WriteSafetensors(const std::string& path, std::span<const Safetenso
   KVIK_ASSIGN(OutputFile file, OutputFile::Create(path));
   KVIK_TRY(file.Write(std::as_bytes(std::span(&header_bytes, 1))));
   KVIK_TRY(file.Write(std::as_bytes(std::span(text.data(), text.size()))));
-  for (const SafetensorsOutput& tensor : tensors) {
-    KVIK_TRY(file.Write(tensor.data));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const SafetensorsOutput& tensor = tensors[i];
+    const std::vector<std::byte> made = tensor.make ? tensor.make() : std::vector<std::byte>();
+    const std::span<const std::byte> data = tensor.make ? std::span(made) : tensor.data;
+    KVIK_CHECK(data.size() == sizes[i]);
+    KVIK_TRY(file.Write(data));
   }
   return file.Close();
 }

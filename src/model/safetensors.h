@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,6 +45,8 @@ struct SafetensorsOutput {
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
   std::vector<uint64_t> shape;      // outermost first
   std::span<const std::byte> data;  // as long as shape and dtype say
+  // Instead of `data`: makes the bytes when they are written, one tensor at a time.
+  std::function<std::vector<std::byte>()> make;
 };
 
 // Writes the tensors in the given order. kUnavailable or kExhausted when the file cannot be

@@ -39,8 +39,8 @@ TEST(Safetensors, ReadsBackWhatItWrites) {
   const std::string path = ::testing::TempDir() + "/safetensors_test.safetensors";
   const Bytes a(24, std::byte{1});
   const Bytes b(8, std::byte{2});
-  const SafetensorsOutput out[] = {{"a \"quoted\"", SafetensorsDtype::kF32, {2, 3}, a},
-                                   {"b", SafetensorsDtype::kBf16, {4}, b}};
+  const SafetensorsOutput out[] = {{"a \"quoted\"", SafetensorsDtype::kF32, {2, 3}, a, nullptr},
+                                   {"b", SafetensorsDtype::kBf16, {4}, b, nullptr}};
   ASSERT_TRUE(WriteSafetensors(path, out));
   const auto file = MappedFile::Open(path);
   ASSERT_TRUE(file);
@@ -58,7 +58,7 @@ TEST(Safetensors, ReadsBackWhatItWrites) {
 TEST(Safetensors, AWriteThatCannotBeDoneIsAnError) {
   EXPECT_FALSE(WriteSafetensors("/nonexistent/x.safetensors", {}));
   const Bytes a(1 << 20);
-  const SafetensorsOutput out[] = {{"a", SafetensorsDtype::kF32, {1 << 18}, a}};
+  const SafetensorsOutput out[] = {{"a", SafetensorsDtype::kF32, {1 << 18}, a, nullptr}};
   const Result<void> full = WriteSafetensors("/dev/full", out);
   ASSERT_FALSE(full);
   EXPECT_EQ(full.error().code, ErrorCode::kExhausted);
