@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -53,7 +54,11 @@ struct SchedulerOptions {
   int32_t reserve_new_tokens = std::numeric_limits<int32_t>::max();
 };
 
+// kInvalidInput names the option.
 Result<void> ValidateSchedulerOptions(const SchedulerOptions& options);
+
+// Prefill tokens that a step with this many decodes takes, over all requests.
+int32_t PrefillBudget(const SchedulerOptions& options, int32_t num_decodes);
 
 struct SchedRequest {
   RequestId id = 0;      // unique, ascending in order of arrival
@@ -104,7 +109,6 @@ struct SchedulerStats {
   int64_t preemptions = 0;
   int64_t prefix_query_tokens = 0;  // prompt tokens looked up, once per request
   int64_t prefix_hit_tokens = 0;
-  int64_t replans = 0;            // admissions whose plan had become stale
   int64_t recomputed_tokens = 0;  // computed again after preemptions
 };
 
@@ -120,14 +124,15 @@ class Scheduler {
   Result<void> Add(SchedRequest request);
 
   // Decides one step: preempts, admits, reserves. An empty plan with requests left says why in
-  // wait_reason. Every plan must be answered by Commit or Drop before the next Schedule.
+  // wait_reason. REQUIRES: the last plan was committed, or its requests were removed.
   [[nodiscard]] StepPlan Schedule();
   // Takes blocks for the plan's tokens, evicting cached ones. Cannot fail.
   void Allocate(const StepPlan& plan);
   // The step ran: seals and publishes the blocks it filled.
   void Commit(const StepPlan& plan);
 
-  // A sampled token. REQUIRES: running, and all its tokens are computed.
+  // A sampled token. REQUIRES: running, all its tokens are computed, and max_new_tokens is not
+  // reached: the caller removes a request that has ended.
   void Append(RequestId id, TokenId token);
   // Removes a request in any state and gives its blocks back; false if unknown.
   bool Remove(RequestId id);
@@ -140,8 +145,31 @@ class Scheduler {
   [[nodiscard]] SchedulerStats stats() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Entry;
+  struct MoreImportant {
+    bool operator()(const Entry* a, const Entry* b) const;
+  };
+  using Queue = std::set<Entry*, MoreImportant>;  // most important first
+
+  Entry& At(RequestId id) const;
+  int32_t NeedTokens(const Entry& entry) const;
+  void ReserveForRunning(StepPlan& plan);
+  void MakeRoomForPriority(StepPlan& plan);
+  bool FitsWithoutWorse(const Entry& head, const kv::AdmissionPlan& admission) const;
+  void AddDecodes(StepPlan& plan);
+  void AddPrefill(StepPlan& plan, int32_t& budget_tokens);
+  void AdmitWaiting(StepPlan& plan, int32_t& budget_tokens);
+  void AddChunk(StepPlan& plan, const Entry& entry, int32_t budget_tokens) const;
+  void CountHits(Entry& entry);
+  void Preempt(Entry& entry, StepPlan& plan);
+
+  SchedulerOptions options_;
+  kv::KvCache& cache_;
+  std::unordered_map<RequestId, std::unique_ptr<Entry>> entries_;
+  Queue running_;
+  Queue waiting_;
+  WaitReason wait_reason_ = WaitReason::kNone;
+  SchedulerStats totals_;  // the counters; gauges are filled in by stats()
 };
 
 }  // namespace kvik::sched
