@@ -83,6 +83,7 @@ TEST(BoundedQueue, ManyProducersAndConsumersLoseNothing) {
   constexpr int kItems = 2000;
   BoundedQueue<int> queue(5);
   std::vector<std::thread> producers;
+  producers.reserve(kThreads);
   for (int p = 0; p < kThreads; ++p) {
     producers.emplace_back([&queue, p] {
       for (int i = 0; i < kItems; ++i) {
@@ -92,6 +93,7 @@ TEST(BoundedQueue, ManyProducersAndConsumersLoseNothing) {
   }
   std::vector<std::vector<int>> popped(kThreads);
   std::vector<std::thread> consumers;
+  consumers.reserve(kThreads);
   for (int c = 0; c < kThreads; ++c) {
     consumers.emplace_back([&queue, &popped, c] {
       while (std::optional<int> item = queue.Pop()) {

@@ -26,7 +26,7 @@ TEST(MappedFile, SeesTheBytesAndKeepsThemWhenMoved) {
 
 TEST(MappedFile, AnEmptyFileHasNoBytes) {
   const std::string path = testing::TempDir() + "/mapped_file_empty.bin";
-  std::ofstream{path};
+  std::ofstream(path).close();
   Result<MappedFile> file = MappedFile::Open(path);
   ASSERT_TRUE(file);
   EXPECT_TRUE(file->bytes().empty());

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/byte_size.h"
@@ -119,7 +120,7 @@ std::string Progress::Describe() const {
   const double left = static_cast<double>(options_.total - done_) / per_second;
   // A first byte after a long wait predicts years: show nothing rather than nonsense.
   if (left < 100.0 * 3600) {
-    text += ", " + FormatDuration(static_cast<int64_t>(left + 0.5)) + " left";
+    text += ", " + FormatDuration(std::llround(left)) + " left";
   }
   return text;
 }

@@ -117,9 +117,11 @@ class [[nodiscard]] Result<void> {
 
 // KVIK_ASSIGN(auto x, expr): declares x from a Result's value or leaves with its error.
 #define KVIK_ASSIGN(lhs, expr) KVIK_ASSIGN_INNER(KVIK_CONCAT(kvik_result_, __LINE__), lhs, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration and a new name take no parentheses
 #define KVIK_ASSIGN_INNER(result, lhs, expr) \
   auto result = (expr);                      \
   if (!result.has_value()) {                 \
     return result.error();                   \
   }                                          \
   lhs = std::move(result).value()
+// NOLINTEND(bugprone-macro-parentheses)
