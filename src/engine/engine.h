@@ -6,18 +6,23 @@
 // on chunking or on preemptions. EngineLoop (engine/engine_loop.h) gives it a thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "base/rng.h"
 #include "engine/executor.h"
 #include "engine/request.h"
+#include "engine/sealed_block_guard.h"
 #include "kv/kv_cache.h"
+#include "model/batch.h"
+#include "model/sampler.h"
 #include "sched/scheduler.h"
 
 namespace kvik::engine {
@@ -28,6 +33,7 @@ struct EngineOptions {
   int32_t max_model_len =
       0;              // prompt and generated tokens of one request; 0 = the executor's limit
   uint64_t seed = 0;  // of requests that bring none
+  // Checks after every step that no sealed block changed; aborts if one did. Reads all of them.
 #ifdef NDEBUG
   bool verify_sealed_blocks = false;
 #else
@@ -52,7 +58,7 @@ struct EngineStats {
   int64_t finished_length = 0;
   int64_t finished_cancelled = 0;
   int64_t finished_error = 0;
-  int64_t rejected = 0;  // by Validate
+  int64_t rejected = 0;  // by Submit
 };
 
 // One step, for histograms and logs.
@@ -83,14 +89,17 @@ class Engine {
   // parameters. kInvalidInput. Thread-safe.
   [[nodiscard]] Result<void> Validate(const Request& request) const;
 
-  // Queues a request; `sink` is called from Step and Abort until the output with `finish`. An
-  // invalid request is rejected at once and its sink never called.
+  // Queues a request; `sink` is called from Step and Abort until the output with `finish`, and must
+  // not call the engine. An invalid request is rejected at once and its sink never called.
   Result<RequestId> Submit(Request request, OutputSink sink);
-  // Same, with an id reserved by NextId (EngineLoop hands ids out before the engine thread sees the
-  // request).
+  // Same, with an id from ReserveId: EngineLoop tells its caller the id before the engine thread
+  // sees the request.
   Result<void> Submit(RequestId id, Request request, OutputSink sink);
+  // Thread-safe.
+  [[nodiscard]] RequestId ReserveId();
   // Ends a request in any state with kCancelled; false when it is unknown or has ended.
   bool Abort(RequestId id);
+  void AbortAll();
 
   [[nodiscard]] bool HasWork() const;
   // Runs one step. Does nothing but report a reason when nothing can run. An executor's error ends
@@ -102,9 +111,31 @@ class Engine {
   [[nodiscard]] kv::KvCache& cache();
 
  private:
-  struct Impl;
-  explicit Engine(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  struct Active;
+  Engine(const EngineOptions& options, Executor& executor, const Clock& clock,
+         std::unique_ptr<kv::KvCache> cache);
+
+  void NoteScheduled(const sched::StepPlan& plan);
+  void BuildBatch(const sched::StepPlan& plan);
+  void SampleTokens(const sched::StepPlan& plan, const model::LogitsView& logits);
+  void SampleOne(Active& active, std::span<const float> logits);
+  void FailStep(const sched::StepPlan& plan, const Error& error);
+  void Finish(Active& active, FinishReason reason, std::optional<Error> error,
+              std::vector<TokenOutput> tokens);
+  void CountStep(const sched::StepPlan& plan, StepReport& report);
+
+  EngineOptions options_;
+  ExecutorLimits limits_;
+  Executor& executor_;
+  const Clock& clock_;
+  std::unique_ptr<kv::KvCache> cache_;
+  sched::Scheduler scheduler_;
+  model::Sampler sampler_;
+  SealedBlockGuard guard_;
+  model::StepBatch batch_;  // reused
+  std::unordered_map<RequestId, std::unique_ptr<Active>> active_;
+  std::atomic<RequestId> last_id_{0};
+  EngineStats totals_;  // the counters; gauges are filled in by stats()
 };
 
 }  // namespace kvik::engine

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/planted_defect.h"
+#include "base/rng.h"
+
+namespace kvik::engine {
+
+// A request from Submit to its last output.
+struct Engine::Active {
+  Active(RequestId request_id, Request r, OutputSink s)
+      : id(request_id),
+        request(std::move(r)),
+        sink(std::move(s)),
+        penalties(request.sampling, request.prompt) {}
+
+  RequestId id;
+  Request request;  // without the prompt, which the scheduler's sequence holds
+  OutputSink sink;
+  model::PenaltyState penalties;
+  uint64_t seed = 0;
+  Usage usage;
+  Timing timing;
+
+  [[nodiscard]] bool StopsAt(TokenId token) const {
+    const auto& stops = request.stop_token_ids;
+    return !request.ignore_stop_tokens && usage.completion_tokens >= request.min_new_tokens &&
+           std::find(stops.begin(), stops.end(), token) != stops.end();
+  }
+  // Tokens that must not be sampled next.
+  [[nodiscard]] std::span<const TokenId> Banned() const {
+    const bool early = usage.completion_tokens < request.min_new_tokens;
+    return early && !request.ignore_stop_tokens ? std::span(request.stop_token_ids)
+                                                : std::span<const TokenId>();
+  }
+};
+
+Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options, Executor& executor,
+                                               const Clock& clock) {
+  EngineOptions filled = options;
+  const ExecutorLimits limits = executor.limits();
+  KVIK_TRY(sched::ValidateSchedulerOptions(options.scheduler));
+  if (options.scheduler.max_num_batched_tokens > limits.max_batch_rows) {
+    return Err(ErrorCode::kInvalidInput,
+               "max_num_batched_tokens is %d, but the model was loaded for %d rows a step",
+               options.scheduler.max_num_batched_tokens, limits.max_batch_rows);
+  }
+  if (options.scheduler.max_num_seqs > limits.max_logit_rows) {
+    return Err(ErrorCode::kInvalidInput,
+               "max_num_seqs is %d, but the model was loaded for %d rows of logits a step",
+               options.scheduler.max_num_seqs, limits.max_logit_rows);
+  }
+  if (options.max_model_len < 0 || options.max_model_len > limits.max_context_tokens) {
+    return Err(ErrorCode::kInvalidInput, "max_model_len is %d, but the model's context is %d",
+               options.max_model_len, limits.max_context_tokens);
+  }
+  if (options.max_model_len == 0) {
+    filled.max_model_len = limits.max_context_tokens;
+  }
+  KVIK_ASSIGN(auto cache, kv::KvCache::Create(options.cache));
+  return std::unique_ptr<Engine>(new Engine(filled, executor, clock, std::move(cache)));
+}
+
+Engine::Engine(const EngineOptions& options, Executor& executor, const Clock& clock,
+               std::unique_ptr<kv::KvCache> cache)
+    : options_(options),
+      limits_(executor.limits()),
+      executor_(executor),
+      clock_(clock),
+      cache_(std::move(cache)),
+      scheduler_(options.scheduler, *cache_),
+      sampler_(limits_.vocab_size),
+      guard_(options.verify_sealed_blocks) {}
+
+Engine::~Engine() = default;
+
+int32_t Engine::max_request_tokens() const {
+  return std::min(options_.max_model_len, scheduler_.max_request_tokens());
+}
+
+Result<void> Engine::Validate(const Request& request) const {
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  if (prompt_tokens == 0) {
+    return Err(ErrorCode::kInvalidInput, "the prompt is empty");
+  }
+  if (prompt_tokens >= options_.max_model_len) {
+    return Err(ErrorCode::kInvalidInput,
+               "the prompt has %lld tokens, but the context of this model is %d tokens for prompt "
+               "and answer: shorten the prompt",
+               static_cast<long long>(prompt_tokens), options_.max_model_len);
+  }
+  if (prompt_tokens >= scheduler_.max_request_tokens()) {
+    return Err(ErrorCode::kInvalidInput,
+               "the prompt has %lld tokens, but the KV cache holds %d (%d blocks of %d) for prompt "
+               "and answer: shorten the prompt or give the cache more memory",
+               static_cast<long long>(prompt_tokens), scheduler_.max_request_tokens(),
+               options_.cache.num_blocks, options_.cache.block_size_tokens);
+  }
+  for (const auto* tokens : {&request.prompt, &request.stop_token_ids}) {
+    for (const TokenId token : *tokens) {
+      if (token < 0 || token >= limits_.vocab_size) {
+        return Err(ErrorCode::kInvalidInput, "token id %d in the %s is not in [0, %d)", token,
+                   tokens == &request.prompt ? "prompt" : "stop token ids", limits_.vocab_size);
+      }
+    }
+  }
+  if (request.max_new_tokens < 1) {
+    return Err(ErrorCode::kInvalidInput, "max_new_tokens is %d: at least 1",
+               request.max_new_tokens);
+  }
+  if (request.min_new_tokens < 0 || request.min_new_tokens > request.max_new_tokens) {
+    return Err(ErrorCode::kInvalidInput, "min_new_tokens is %d: between 0 and max_new_tokens (%d)",
+               request.min_new_tokens, request.max_new_tokens);
+  }
+  if (request.min_new_tokens > 0 &&
+      request.stop_token_ids.size() >= static_cast<size_t>(limits_.vocab_size)) {
+    return Err(ErrorCode::kInvalidInput,
+               "min_new_tokens with %zu stop token ids: nothing could be sampled",
+               request.stop_token_ids.size());
+  }
+  return model::ValidateSamplingParams(request.sampling, limits_.vocab_size);
+}
+
+RequestId Engine::ReserveId() { return ++last_id_; }
+
+Result<RequestId> Engine::Submit(Request request, OutputSink sink) {
+  const RequestId id = ReserveId();
+  KVIK_TRY(Submit(id, std::move(request), std::move(sink)));
+  return id;
+}
+
+Result<void> Engine::Submit(RequestId id, Request request, OutputSink sink) {
+  if (auto valid = Validate(request); !valid.has_value()) {
+    ++totals_.rejected;
+    return valid;
+  }
+  const auto prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  request.max_new_tokens = std::min(request.max_new_tokens, max_request_tokens() - prompt_tokens);
+
+  auto active = std::make_unique<Active>(id, std::move(request), std::move(sink));
+  active->seed = active->request.sampling.seed.value_or(Rng(options_.seed, id).Next());
+  active->usage.prompt_tokens = prompt_tokens;
+  active->timing.submitted_us = clock_.NowMicros();
+  KVIK_TRY(scheduler_.Add(
+      sched::SchedRequest{id, active->request.priority, std::move(active->request.prompt),
+                          active->request.max_new_tokens,
+                          kv::ExtraKeys{active->request.adapter, active->request.cache_salt}}));
+  KVIK_CHECK(active_.emplace(id, std::move(active)).second);
+  return {};
+}
+
+bool Engine::Abort(RequestId id) {
+  const auto it = active_.find(id);
+  if (it == active_.end()) {
+    return false;
+  }
+  Finish(*it->second, FinishReason::kCancelled, std::nullopt, {});
+  return true;
+}
+
+void Engine::AbortAll() {
+  while (!active_.empty()) {
+    Abort(active_.begin()->first);
+  }
+}
+
+bool Engine::HasWork() const { return !active_.empty(); }
+
+StepReport Engine::Step() {
+  StepReport report;
+  const int64_t start_us = clock_.NowMicros();
+  const sched::StepPlan plan = scheduler_.Schedule();
+  if (plan.empty()) {
+    report.idle_reason = HasWork() ? std::string("every request waits for ") +
+                                         sched::WaitReasonName(plan.wait_reason)
+                                   : "there are no requests";
+    return report;
+  }
+  NoteScheduled(plan);
+  scheduler_.Allocate(plan);
+  BuildBatch(plan);
+  guard_.BeforeExecute(cache_->pool());
+  const Result<model::LogitsView> logits = executor_.Execute(batch_);
+  CountStep(plan, report);
+  if (logits.has_value()) {
+    scheduler_.Commit(plan);
+    guard_.AfterCommit(cache_->pool(), executor_);
+    SampleTokens(plan, *logits);
+  } else {
+    FailStep(plan, logits.error());
+  }
+#ifndef NDEBUG
+  cache_->CheckInvariant();
+#endif
+  report.duration_us = clock_.NowMicros() - start_us;
+  return report;
+}
+
+void Engine::NoteScheduled(const sched::StepPlan& plan) {
+  const int64_t now_us = clock_.NowMicros();
+  for (const RequestId id : plan.admitted) {
+    Active& active = *active_.at(id);
+    if (active.timing.scheduled_us == 0) {
+      active.timing.scheduled_us = now_us;
+    }
+  }
+}
+
+namespace {
+
+// Whether the token before `run` comes from a cached run.
+bool FollowsCachedRun(const kv::Sequence& sequence, const kv::TokenRun& run, int32_t block_size) {
+  return std::any_of(sequence.hit_runs().begin(), sequence.hit_runs().end(),
+                     [&](const kv::ResidentRun& hit) {
+                       return (hit.first_block + hit.num_blocks) * block_size == run.first_pos;
+                     });
+}
+
+}  // namespace
+
+void Engine::BuildBatch(const sched::StepPlan& plan) {
+  batch_.Clear();
+  for (const sched::ScheduledRequest& scheduled : plan.requests) {
+    const kv::Sequence& sequence = scheduler_.sequence(scheduled.id);
+    for (const kv::TokenRun& run : scheduled.runs) {
+      const bool last_run = run == scheduled.runs.back();
+      const auto first_row = static_cast<size_t>(batch_.num_rows());
+      batch_.Add(sequence.tokens().subspan(static_cast<size_t>(run.first_pos),
+                                           static_cast<size_t>(run.num_tokens)),
+                 run.first_pos, sequence.block_table(), scheduled.last_token && last_run);
+      if (DefectPlanted(Defect::kGapPosition) &&
+          FollowsCachedRun(sequence, run, options_.cache.block_size_tokens)) {
+        for (size_t row = first_row; row < batch_.positions.size(); ++row) {
+          ++batch_.positions[row];
+        }
+      }
+    }
+  }
+}
+
+void Engine::SampleTokens(const sched::StepPlan& plan, const model::LogitsView& logits) {
+  int32_t row = 0;
+  for (const sched::ScheduledRequest& scheduled : plan.requests) {
+    if (scheduled.last_token) {
+      SampleOne(*active_.at(scheduled.id), logits.Row(row++));
+    }
+  }
+  KVIK_CHECK(row == logits.num_rows);
+}
+
+void Engine::SampleOne(Active& active, std::span<const float> logits) {
+  Usage& usage = active.usage;
+  model::SampledToken sampled =
+      sampler_.Sample(logits, active.request.sampling, active.penalties, active.Banned(),
+                      active.seed, usage.completion_tokens);
+  if (usage.completion_tokens == 0) {
+    const sched::CacheHits& hits = scheduler_.cache_hits(active.id);
+    usage.cached_tokens = hits.cached_tokens;
+    usage.prefix_tokens = hits.prefix_tokens;
+    usage.cached_segments = hits.segments;
+    active.timing.first_token_us = clock_.NowMicros();
+    totals_.prompt_tokens += usage.prompt_tokens;
+    totals_.prompt_tokens_cached += usage.cached_tokens;
+    totals_.prompt_tokens_computed += usage.prompt_tokens - usage.cached_tokens;
+  }
+  const TokenId token = sampled.token;
+  TokenOutput token_output;
+  token_output.token = token;
+  token_output.logprob = sampled.logprob;
+  for (const model::TokenScore& score : sampled.top) {
+    token_output.top.push_back(TokenLogprob{score.token, score.logprob});
+  }
+  std::vector<TokenOutput> tokens;
+  tokens.push_back(std::move(token_output));
+
+  const bool stop = active.StopsAt(token);
+  ++usage.completion_tokens;
+  ++totals_.generation_tokens;
+  active.penalties.AddOutput(token);
+  if (stop || usage.completion_tokens == active.request.max_new_tokens) {
+    Finish(active, stop ? FinishReason::kStop : FinishReason::kLength, std::nullopt,
+           std::move(tokens));
+    return;
+  }
+  scheduler_.Append(active.id, token);
+  RequestOutput output;
+  output.id = active.id;
+  output.tokens = std::move(tokens);
+  output.timing = active.timing;
+  active.sink(std::move(output));
+}
+
+// The step's blocks were never published, so removing its requests forgets everything about it.
+void Engine::FailStep(const sched::StepPlan& plan, const Error& error) {
+  ++totals_.failed_steps;
+  for (const sched::ScheduledRequest& scheduled : plan.requests) {
+    Finish(*active_.at(scheduled.id), FinishReason::kError, error, {});
+  }
+}
+
+// The last output, after which `active` is gone.
+void Engine::Finish(Active& active, FinishReason reason, std::optional<Error> error,
+                    std::vector<TokenOutput> tokens) {
+  switch (reason) {
+    case FinishReason::kStop:
+      ++totals_.finished_stop;
+      break;
+    case FinishReason::kLength:
+      ++totals_.finished_length;
+      break;
+    case FinishReason::kCancelled:
+      ++totals_.finished_cancelled;
+      break;
+    case FinishReason::kError:
+      ++totals_.finished_error;
+      break;
+  }
+  active.usage.preemptions = scheduler_.preemptions(active.id);
+  active.timing.finished_us = clock_.NowMicros();
+  RequestOutput output;
+  output.id = active.id;
+  output.tokens = std::move(tokens);
+  output.finish = reason;
+  output.error = std::move(error);
+  output.usage = active.usage;
+  output.timing = active.timing;
+  const OutputSink sink = std::move(active.sink);
+  scheduler_.Remove(output.id);
+  active_.erase(output.id);
+  sink(std::move(output));
+}
+
+void Engine::CountStep(const sched::StepPlan& plan, StepReport& report) {
+  report.num_tokens = plan.num_tokens;
+  report.num_requests = static_cast<int32_t>(plan.requests.size());
+  report.num_decodes = plan.num_decodes;
+  report.num_segments = static_cast<int32_t>(batch_.segments.size());
+  ++totals_.steps;
+  totals_.step_tokens += plan.num_tokens;
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats = totals_;
+  stats.cache = cache_->stats();
+  stats.scheduler = scheduler_.stats();
+  stats.kv_cache_usage =
+      static_cast<double>(stats.cache.filling_blocks + stats.cache.referenced_blocks) /
+      static_cast<double>(stats.cache.total_blocks);
+  return stats;
+}
+
+kv::KvCache& Engine::cache() { return *cache_; }
+
+}  // namespace kvik::engine

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_loop.h"
+
+#include <atomic>
+#include <future>
+#include <limits>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "base/bounded_queue.h"
+#include "base/mutex.h"
+
+namespace kvik::engine {
+namespace {
+
+struct SubmitCommand {
+  RequestId id;
+  Request request;
+  OutputSink sink;
+};
+struct AbortCommand {
+  RequestId id;
+};
+struct CallCommand {
+  const std::function<void(Engine&)>* fn;  // the caller waits, so it lives
+  std::promise<bool> done;
+};
+struct WakeCommand {};  // a flag changed
+using Command = std::variant<SubmitCommand, AbortCommand, CallCommand, WakeCommand>;
+
+}  // namespace
+
+struct EngineLoop::Impl {
+  Impl(std::unique_ptr<Engine> e, EngineLoopOptions o)
+      : engine(std::move(e)), options(std::move(o)) {}
+
+  // The engine thread.
+  void Run() {
+    bool stalled = false;  // nothing can run until a command changes something
+    while (true) {
+      if (stalled || (!engine->HasWork() && !draining)) {
+        if (auto command = commands.Pop()) {
+          Handle(*command);
+        }
+      }
+      for (Command& command : commands.TakeAll()) {
+        Handle(command);
+      }
+      if (stopping) {
+        engine->AbortAll();
+      }
+      if (engine->HasWork()) {
+        const StepReport report = engine->Step();
+        stalled = !report.idle_reason.empty();
+        PublishStats();
+        if (options.on_step) {
+          options.on_step(report);
+        }
+      } else if (draining) {
+        break;
+      }
+    }
+    commands.Close();
+    for (Command& command : commands.TakeAll()) {  // came too late
+      Refuse(command);
+    }
+    PublishStats();
+  }
+
+  void Handle(Command& command) {
+    if (auto* submit = std::get_if<SubmitCommand>(&command)) {
+      const OutputSink sink = submit->sink;
+      const auto accepted =
+          engine->Submit(submit->id, std::move(submit->request), std::move(submit->sink));
+      if (!accepted.has_value()) {
+        End(submit->id, sink, FinishReason::kError, accepted.error());
+      }
+    } else if (auto* abort = std::get_if<AbortCommand>(&command)) {
+      engine->Abort(abort->id);
+    } else if (auto* call = std::get_if<CallCommand>(&command)) {
+      (*call->fn)(*engine);
+      PublishStats();
+      call->done.set_value(true);
+    }
+  }
+
+  static void Refuse(Command& command) {
+    if (auto* submit = std::get_if<SubmitCommand>(&command)) {
+      End(submit->id, submit->sink, FinishReason::kCancelled, std::nullopt);
+    } else if (auto* call = std::get_if<CallCommand>(&command)) {
+      call->done.set_value(false);
+    }
+  }
+
+  static void End(RequestId id, const OutputSink& sink, FinishReason reason,
+                  std::optional<Error> error) {
+    RequestOutput output;
+    output.id = id;
+    output.finish = reason;
+    output.error = std::move(error);
+    sink(std::move(output));
+  }
+
+  void PublishStats() KVIK_EXCLUDES(stats_mutex) {
+    EngineStats now = engine->stats();
+    now.rejected += rejected;
+    MutexLock lock(stats_mutex);
+    stats = std::move(now);
+  }
+
+  std::unique_ptr<Engine> engine;
+  EngineLoopOptions options;
+  // Unbounded as a queue; Submit looks at its length. Aborts are never refused.
+  BoundedQueue<Command> commands{std::numeric_limits<size_t>::max()};
+  std::atomic<bool> draining{false};
+  std::atomic<bool> stopping{false};
+  std::atomic<int64_t> rejected{0};
+  Mutex stats_mutex;
+  EngineStats stats KVIK_GUARDED_BY(stats_mutex);
+  Mutex join_mutex;
+  std::thread thread KVIK_GUARDED_BY(join_mutex);
+};
+
+EngineLoop::EngineLoop(std::unique_ptr<Engine> engine, EngineLoopOptions options)
+    : impl_(std::make_unique<Impl>(std::move(engine), std::move(options))) {
+  impl_->PublishStats();
+  MutexLock lock(impl_->join_mutex);
+  impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
+}
+
+EngineLoop::~EngineLoop() { Stop(); }
+
+Result<RequestId> EngineLoop::Submit(Request request, OutputSink sink) {
+  if (auto valid = impl_->engine->Validate(request); !valid.has_value()) {
+    ++impl_->rejected;
+    return valid.error();
+  }
+  if (impl_->draining) {
+    return Err(ErrorCode::kUnavailable, "the server is shutting down");
+  }
+  if (impl_->commands.size() >= impl_->options.max_queued_commands) {
+    return Err(ErrorCode::kUnavailable, "%zu requests wait already: try again later",
+               impl_->options.max_queued_commands);
+  }
+  const RequestId id = impl_->engine->ReserveId();
+  Command command = SubmitCommand{id, std::move(request), std::move(sink)};
+  if (!impl_->commands.TryPush(command)) {
+    return Err(ErrorCode::kUnavailable, "the server is shutting down");
+  }
+  return id;
+}
+
+void EngineLoop::Abort(RequestId id) {
+  Command command = AbortCommand{id};
+  (void)impl_->commands.TryPush(command);  // refused only when every request has ended
+}
+
+bool EngineLoop::RunOnEngineThread(const std::function<void(Engine&)>& fn) {
+  CallCommand call{&fn, {}};
+  std::future<bool> done = call.done.get_future();
+  Command command = std::move(call);
+  return impl_->commands.TryPush(command) && done.get();
+}
+
+void EngineLoop::Drain() {
+  impl_->draining = true;
+  Command wake = WakeCommand{};
+  (void)impl_->commands.TryPush(wake);
+}
+
+void EngineLoop::Stop() {
+  impl_->stopping = true;
+  Drain();
+  Join();
+}
+
+void EngineLoop::Join() {
+  MutexLock lock(impl_->join_mutex);
+  if (impl_->thread.joinable()) {
+    impl_->thread.join();
+  }
+}
+
+EngineStats EngineLoop::stats() const {
+  MutexLock lock(impl_->stats_mutex);
+  return impl_->stats;
+}
+
+int32_t EngineLoop::max_request_tokens() const { return impl_->engine->max_request_tokens(); }
+
+bool EngineLoop::draining() const { return impl_->draining; }
+
+}  // namespace kvik::engine

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/model_executor.h"
+
+#include <cstring>
+#include <utility>
+
+namespace kvik::engine {
+
+Result<std::unique_ptr<ModelExecutor>> ModelExecutor::Create(model::Model& model,
+                                                             int32_t num_blocks) {
+  if (num_blocks < 1) {
+    return Err(ErrorCode::kInvalidInput, "the KV cache needs at least one block, not %d",
+               num_blocks);
+  }
+  const size_t bytes = static_cast<size_t>(num_blocks) * model.kv_geometry().bytes_per_block();
+  auto arena = AlignedBuffer::Create(bytes);
+  if (!arena.has_value()) {
+    return arena.error().Wrap("KV cache of " + std::to_string(bytes >> 20) + " MiB");
+  }
+  return std::unique_ptr<ModelExecutor>(new ModelExecutor(model, std::move(arena).value()));
+}
+
+ExecutorLimits ModelExecutor::limits() const {
+  const model::ModelOptions& options = model_.options();
+  return ExecutorLimits{model_.config().vocab_size, options.max_batch_rows, options.max_logit_rows,
+                        options.max_context_tokens};
+}
+
+Result<model::LogitsView> ModelExecutor::Execute(const model::StepBatch& batch) {
+  return model_.Forward(batch, {arena_.data(), arena_.size_bytes()});
+}
+
+uint64_t ModelExecutor::BlockChecksum(BlockId block) const {
+  const size_t bytes = model_.kv_geometry().bytes_per_block();
+  const std::byte* data = arena_.data() + static_cast<size_t>(block) * bytes;
+  uint64_t sum = 0xCBF29CE484222325ULL;  // FNV-1a over 64-bit words
+  for (size_t i = 0; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, data + i, sizeof word);
+    sum = (sum ^ word) * 0x100000001B3ULL;
+  }
+  return sum;
+}
+
+}  // namespace kvik::engine

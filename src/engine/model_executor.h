@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/model_executor.h: runs the steps on a model, over an arena of KV blocks it owns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/aligned_buffer.h"
+#include "engine/executor.h"
+#include "model/model.h"
+
+namespace kvik::engine {
+
+class ModelExecutor final : public Executor {
+ public:
+  // Allocates num_blocks blocks of model.kv_geometry(). `model` must outlive the executor.
+  // kExhausted says how much memory was asked for.
+  static Result<std::unique_ptr<ModelExecutor>> Create(model::Model& model, int32_t num_blocks);
+
+  [[nodiscard]] ExecutorLimits limits() const override;
+  [[nodiscard]] Result<model::LogitsView> Execute(const model::StepBatch& batch) override;
+  [[nodiscard]] uint64_t BlockChecksum(BlockId block) const override;
+
+  [[nodiscard]] size_t arena_bytes() const { return arena_.size_bytes(); }
+
+ private:
+  ModelExecutor(model::Model& model, AlignedBuffer arena)
+      : model_(model), arena_(std::move(arena)) {}
+
+  model::Model& model_;
+  AlignedBuffer arena_;
+};
+
+}  // namespace kvik::engine
