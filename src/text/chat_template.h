@@ -62,32 +62,39 @@ class ChatTemplate {
   static const ChatTemplate& ChatMl();
 
   // The prompt. What templates expect differs from what clients send in two points, which are
-  // mended here: tool-call arguments given as JSON text become the values they spell, and a content
-  // made only of text parts is joined to one string unless the template walks over parts.
+  // mended here: tool-call arguments given as JSON text become the values they spell, unless the
+  // template wants the text, and a content made only of text parts is joined with new lines to one
+  // string, unless the template walks over parts.
   // Fails with kInvalidInput (the messages, or the template's own raise_exception) or kExhausted.
   [[nodiscard]] Result<std::string> Render(const ChatInput& input) const;
 
   // Renders with exactly the variables in `context` (a dict) and no mending.
   [[nodiscard]] Result<std::string> RenderContext(const JinjaValue& context, int64_t now_s) const;
 
-  // True if the template itself writes `bos_token`. Hugging Face never adds a BOS to a rendered
-  // chat: one that does must ask this, or PromptBeginsWithBos, first.
+  // True if the template uses the variable `bos_token`, so that it writes the BOS itself. Hugging
+  // Face never adds a BOS to a rendered chat: one that does must ask this, or PromptBeginsWithBos,
+  // first.
   [[nodiscard]] bool WritesBos() const { return writes_bos_; }
   // True if the template handles contents that are lists of parts.
   [[nodiscard]] bool WalksContentParts() const { return walks_content_parts_; }
-  // True if the template mentions the variable `tools`.
+  // True if the template wants a tool call's arguments as JSON text rather than as values.
+  [[nodiscard]] bool WantsArgumentText() const { return wants_argument_text_; }
+  // True if the template uses the variable `tools`.
   [[nodiscard]] bool KnowsTools() const { return knows_tools_; }
 
   [[nodiscard]] const std::string& source() const { return *source_; }
 
  private:
   ChatTemplate() = default;
+  void Probe();
+  [[nodiscard]] JinjaValue Mend(const JinjaValue& message) const;
 
   std::shared_ptr<const std::string> source_;
   std::shared_ptr<const JinjaTemplate> parsed_;
   JinjaLimits limits_;
   bool writes_bos_ = false;
   bool walks_content_parts_ = false;
+  bool wants_argument_text_ = false;
   bool knows_tools_ = false;
 };
 
