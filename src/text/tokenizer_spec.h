@@ -17,7 +17,8 @@ namespace kvik::text {
 enum class TokenizerKind {
   // Symbols are the 256 bytes; pieces and merges are spelled with GPT-2's printable stand-ins.
   kByteLevelBpe,
-  // Symbols are characters; spaces are spelled U+2581. The best pair is the lowest merge when
+  // Symbols are characters, usually with spaces spelled U+2581. The best pair is the lowest merge
+  // when
   // there are merges, else the one whose piece has the highest score. What no piece covers
   // falls back to byte pieces (<0x00> ... <0xFF>), then to unk_id.
   kSentencePieceBpe,
@@ -48,8 +49,8 @@ struct NormalizerStep {
     kReplaceRegex,  // every match of `pattern` (a regex) by `content`
   };
   Kind kind = Kind::kNfc;
-  std::string pattern;
-  std::string content;
+  std::string pattern = {};
+  std::string content = {};
   bool strip_left = true;
   bool strip_right = true;
 };
@@ -73,7 +74,7 @@ struct PreTokenizerStep {
   enum class Prepend { kNever, kFirst, kAlways };
 
   Kind kind = Kind::kSplit;
-  std::string pattern;
+  std::string pattern = {};
   SplitBehavior behavior = SplitBehavior::kIsolated;
   bool invert = false;  // the matches are the words, the rest are the delimiters
   Prepend prepend = Prepend::kAlways;
@@ -115,12 +116,8 @@ struct TokenizerSpec {
   bool byte_fallback = true;
   // kSentencePieceBpe: adjacent unknown characters become one unk_id.
   bool fuse_unknown = true;
-  // kSentencePieceBpe: a space before the text and after each recognised token. Steps of
-  // `normalizer` that do the same need it false.
-  bool add_space_prefix = false;
-  // kSentencePieceBpe: spaces in text become U+2581 before anything is looked up, and back when
-  // pieces become text.
-  bool escape_spaces = true;
+  // kSentencePieceBpe: U+2581 in pieces is a space of the text. (The way there is `normalizer`'s.)
+  bool unescape_spaces = true;
   // The one space with which a decoded text begins is not part of it.
   bool strip_leading_space = false;
 
