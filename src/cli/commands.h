@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// cli/commands.h: the commands, each as flags that fill its options.
+#pragma once
+
+#include <functional>
+
+#include "base/result.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace kvik::cli {
+
+// What the parsed command line asks for; the value is the exit code.
+using Action = std::function<Result<int>()>;
+
+// Each adds its subcommand to `root` and, when that was given, sets `action`. Both must outlive
+// parsing and running.
+void AddPull(CLI::App& root, Action& action);
+
+}  // namespace kvik::cli

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program: flags to options, the rest is in app. Exit codes: 0 done, 1 failed, 2 usage.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "app/version.h"
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App root("kvik: an LLM serving engine built around its KV cache");
+  root.set_version_flag("--version", std::string("kvik ") + kvik::app::kVersion);
+  root.require_subcommand(1);
+  kvik::cli::Action action;
+  kvik::cli::AddPull(root, action);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return root.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    const kvik::Result<int> result = action();
+    if (result) {
+      return *result;
+    }
+    std::fprintf(stderr, "kvik: %s\n", result.error().message.c_str());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "kvik: %s\n", error.what());
+  }
+  return 1;
+}
