@@ -21,6 +21,8 @@ namespace kvik::attention {
 constexpr int32_t kTileTokens = 64;   // keys of one step of the online softmax
 constexpr int32_t kSpanTokens = 512;  // keys of one softmax state; a multiple of kTileTokens
 
+constexpr int32_t kMaxHeadDim = 256;
+
 struct AttentionShape {
   int32_t num_q_heads = 0;     // a multiple of num_kv_heads; query head h reads kv head
   int32_t num_kv_heads = 0;    //   h / (num_q_heads / num_kv_heads)
@@ -31,6 +33,14 @@ struct AttentionShape {
   [[nodiscard]] constexpr int32_t group() const { return num_q_heads / num_kv_heads; }
   friend constexpr bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
+
+// A query tile has about this many rows (tokens x query heads of one kv head): they share the keys
+// that pass through the cache, and their scratch stays in it.
+constexpr int32_t kTileRows = 48;
+
+constexpr int32_t MaxTileTokens(const AttentionShape& shape) {
+  return shape.group() >= kTileRows ? 1 : kTileRows / shape.group();
+}
 
 // Rows [first_row, first_row + num_tokens) of the batch are the tokens at positions
 // [first_pos, first_pos + num_tokens) of one request. A decode is a segment of one token; a chunk
@@ -54,6 +64,7 @@ struct AttentionItem {
   // >= 0: the item is part of a query tile whose spans are computed by several items; index into
   // AttentionPlan::splits().
   int32_t split = -1;
+  int64_t cost = 0;  // relative
 };
 
 // A query tile whose spans are separate items; the item that finishes last merges them.
@@ -91,7 +102,6 @@ class AttentionPlan {
   AttentionShape shape_;
   std::vector<MsaSegment> segments_;
   std::vector<AttentionItem> items_;  // the most expensive first
-  std::vector<int64_t> costs_;        // of items_ while they are built
   std::vector<AttentionSplit> splits_;
   std::vector<WriteItem> write_items_;
   size_t num_split_states_ = 0;

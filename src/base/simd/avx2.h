@@ -109,6 +109,7 @@ struct Avx2Isa {
   KVIK_SIMD_INLINE F32 Select(Mask m, F32 yes, F32 no) {
     return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
   }
+  KVIK_SIMD_INLINE bool Any(Mask m) { return _mm256_movemask_ps(_mm256_or_ps(m.lo, m.hi)) != 0; }
 
   KVIK_SIMD_INLINE I32 SetI(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
   KVIK_SIMD_INLINE I32 LoadI(const int32_t* p) {

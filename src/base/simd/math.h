@@ -28,6 +28,24 @@ KVIK_SIMD_INLINE typename V::F32 Exp(typename V::F32 x) {
   return V::ScalePow2(V::Add(p, V::Set1(1.0F)), n);
 }
 
+// 2^f for |f| <= 1/2: the polynomials of the functions below.
+template <class V>
+KVIK_SIMD_INLINE typename V::F32 Exp2Fraction(typename V::F32 f) {
+  typename V::F32 p = V::Set1(1.326472725e-03F);
+  p = V::Fma(p, f, V::Set1(9.671512786e-03F));
+  p = V::Fma(p, f, V::Set1(5.550733744e-02F));
+  p = V::Fma(p, f, V::Set1(2.402224208e-01F));
+  p = V::Fma(p, f, V::Set1(6.931469776e-01F));
+  return V::Fma(p, f, V::Set1(1.0F));
+}
+template <class V>
+KVIK_SIMD_INLINE typename V::F32 Exp2FractionFast(typename V::F32 f) {
+  typename V::F32 p = V::Set1(5.500893126e-02F);
+  p = V::Fma(p, f, V::Set1(2.422109678e-01F));
+  p = V::Fma(p, f, V::Set1(6.932829281e-01F));
+  return V::Fma(p, f, V::Set1(1.0F));
+}
+
 // 2^x, relative error below 1.5e-7 plus rounding (about 2 ulp), gradual underflow, +infinity from
 // 128 on. Cheaper than Exp; softmax folds log2(e) into its scale.
 template <class V>
@@ -35,13 +53,7 @@ KVIK_SIMD_INLINE typename V::F32 Exp2(typename V::F32 x) {
   using F = typename V::F32;
   x = V::Min(V::Set1(129.0F), V::Max(V::Set1(-151.0F), x));
   const F n = V::RoundEven(x);
-  const F f = V::Sub(x, n);
-  F p = V::Set1(1.326472725e-03F);
-  p = V::Fma(p, f, V::Set1(9.671512786e-03F));
-  p = V::Fma(p, f, V::Set1(5.550733744e-02F));
-  p = V::Fma(p, f, V::Set1(2.402224208e-01F));
-  p = V::Fma(p, f, V::Set1(6.931469776e-01F));
-  return V::ScalePow2(V::Fma(p, f, V::Set1(1.0F)), n);
+  return V::ScalePow2(Exp2Fraction<V>(V::Sub(x, n)), n);
 }
 
 // 2^x with relative error below 1.1e-4: enough where the result is rounded to bf16 (3.9e-3).
@@ -50,11 +62,7 @@ KVIK_SIMD_INLINE typename V::F32 Exp2Fast(typename V::F32 x) {
   using F = typename V::F32;
   x = V::Min(V::Set1(129.0F), V::Max(V::Set1(-151.0F), x));
   const F n = V::RoundEven(x);
-  const F f = V::Sub(x, n);
-  F p = V::Set1(5.500893126e-02F);
-  p = V::Fma(p, f, V::Set1(2.422109678e-01F));
-  p = V::Fma(p, f, V::Set1(6.932829281e-01F));
-  return V::ScalePow2(V::Fma(p, f, V::Set1(1.0F)), n);
+  return V::ScalePow2(Exp2FractionFast<V>(V::Sub(x, n)), n);
 }
 
 }  // namespace kvik::simd

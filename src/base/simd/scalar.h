@@ -128,6 +128,13 @@ struct ScalarIsa {
   KVIK_SIMD_INLINE F32 Select(Mask m, F32 yes, F32 no) {
     return Map([&](int i) { return m.lane[i] ? yes.lane[i] : no.lane[i]; });
   }
+  KVIK_SIMD_INLINE bool Any(Mask m) {
+    bool any = false;
+    for (bool lane : m.lane) {
+      any |= lane;
+    }
+    return any;
+  }
 
   KVIK_SIMD_INLINE I32 SetI(int32_t x) {
     return MapI([=](int) { return x; });

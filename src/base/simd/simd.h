@@ -33,7 +33,7 @@
 //              RoundEven(v) to an integral value
 //              ScalePow2(v, n) = v * 2^n rounded once; n integral valued in [-250, 250] and the
 //              product of v and 2^(n/2) normal
-//   masks      Lt Le Gt Ge Eq(a,b) -> Mask; FirstN(n); Select(m, yes, no)
+//   masks      Lt Le Gt Ge Eq(a,b) -> Mask; FirstN(n); Select(m, yes, no); Any(m) -> bool
 //   integers   SetI(x) LoadI(p) StoreI(p,i) LoadU8(p): 16 bytes widened; AddI SubI AndI OrI XorI
 //              Shl<k>(i) Shr<k>(i) (logical), EqI(a,b) -> Mask, ToF32(i), ToI32(v) (nearest even),
 //              BitsOf(v) FromBits(i)

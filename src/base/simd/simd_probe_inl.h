@@ -75,6 +75,8 @@ struct ProbeBody {
     EmitM(out, "Eq", V::Eq(a, b));
     EmitM(out, "Eq itself", V::Eq(a, a));
     Emit(out, "Select", V::Select(V::Lt(a, b), a, c));
+    Emit(out, "Any", V::Set1(V::Any(V::Lt(a, b)) ? 1.0F : 0.0F));
+    Emit(out, "Any of none", V::Set1(V::Any(V::Lt(a, a)) ? 1.0F : 0.0F));
     EmitI(out, "SetI", V::SetI(-77));
     int32_t ints[16];
     V::StoreI(ints, ib);

@@ -1,0 +1,723 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention/kernels_inl.h: the kernels, one template over an ISA of base/simd. Included by
+// kernels_*.cc only.
+//
+// An item is a query tile: up to kTileRows rows against a range of keys. Keys pass in tiles of
+// kTileTokens; for every key tile the rows pass in micro-tiles of up to kMaxRows:
+//
+//   scores    S[row][key]  = sum over d of q[row][d] * k[d][key], d ascending, one accumulator
+//   softmax   P[row][key]  = 2^(S - m); the reference m of a row moves only when a score exceeds
+//             it by kMaxAbove, so most tiles need neither a horizontal maximum nor a rescale
+//   values    O[row][d]   += sum over keys of P[row][key] * v[key][d], keys ascending
+//
+// Everything a row computes is a function of its own query, position and keys:
+//  * A key tile is visited by a row whenever any row of its micro-tile sees part of it. Keys that
+//    the row itself does not see get weight +0, and a state that has met such keys only is the
+//    empty state, as if the tile had not been visited.
+//  * Sums over keys stop at the last key seen by any row of the micro-tile: later slots may hold
+//    anything, and 0 * NaN is not 0.
+//  * At the end of a span the state is merged into the total of the row and starts afresh.
+#pragma once
+
+#include "attention/kernels.h"
+#include "attention/plan.h"
+#include "base/simd/math.h"
+
+namespace kvik::attention {
+namespace {  // see base/simd/simd.h: what is compiled for an ISA stays in its object file
+
+constexpr int kMaxRows = 6;                // of a micro-tile
+constexpr int kGroups = kTileTokens / 16;  // vectors of keys in a tile
+constexpr float kMaxAbove = 8.0F;          // weights stay below 2^kMaxAbove
+constexpr float kEmptyMax = -__builtin_inff();
+
+// How the operands of one multiply-add step lie in memory. A step is one value of the summed axis
+// for kF32, a pair of them (4 bytes as well) for the others.
+enum class Operands {
+  kF32,
+  kBf16Dot,    // both sides bf16, pair dot product
+  kBf16AsF32,  // pages bf16, widened in registers; queries and weights float32
+};
+
+// Steps of 16 keys when keys are the summed axis.
+constexpr int StepsOf16(Operands op) { return op == Operands::kF32 ? 16 : 8; }
+constexpr int ValuesPerStep(Operands op) { return op == Operands::kF32 ? 1 : 2; }
+// Bytes a step takes in a row of queries or weights.
+constexpr size_t RowBytesPerStep(Operands op) { return op == Operands::kBf16AsF32 ? 8 : 4; }
+
+inline int Min(int a, int b) { return a < b ? a : b; }
+inline int Max(int a, int b) { return a > b ? a : b; }
+
+// One tile of keys. Group g is keys [16g, 16g + 16).
+struct KeyTile {
+  const std::byte* k[kGroups];       // [steps over d][16 keys], rows k_stride apart
+  const std::byte* v[kGroups];       // [steps over keys][head_dim], rows 4 * head_dim apart
+  const std::byte* next_k[kGroups];  // of the tile after this one, to be prefetched
+  const std::byte* next_v[kGroups];
+  size_t k_stride = 0;
+  int first_pos = 0;
+};
+
+// What is private to an item; arrays over the rows of the query tile.
+struct TileState {
+  const std::byte* q;  // [rows][head_dim] bf16 or float32, scaled
+  float* value;        // [rows][head_dim] of the current span
+  float* weight;       // [rows][16] sums of weights, one a lane
+  float* max;          // [rows]
+  const int32_t* pos;  // [rows] ascending
+  int head_dim;
+  int window;  // 0: none
+};
+
+template <class V>
+struct KernelSet {
+  using F32 = typename V::F32;
+  using Bf16x32 = typename V::Bf16x32;
+
+  // Vectors of a micro-tile: accumulators plus operands fill the register file.
+  static constexpr int kVecs = V::kNumRegisters >= 32 ? 4 : 1;
+
+  // 2^x for x <= kMaxAbove and a little more; below -125 it is 2^-125, so there are no subnormals.
+  template <bool kFast>
+  KVIK_SIMD_INLINE F32 Weight(F32 x) {
+    x = V::Max(V::Set1(-125.0F), x);  // this operand order keeps NaN
+    if constexpr (V::kNumRegisters >= 32) {
+      const F32 n = V::RoundEven(x);
+      const F32 f = V::Sub(x, n);
+      const F32 p = kFast ? simd::Exp2FractionFast<V>(f) : simd::Exp2Fraction<V>(f);
+      return V::ScalePow2(p, n);
+    } else {
+      // The same numbers without a scaling instruction: adding 1.5 * 2^23 rounds x to an integer
+      // and leaves it in the low bits, from where it is added to the exponent.
+      const F32 shifted = V::Add(x, V::Set1(12582912.0F));
+      const F32 f = V::Sub(x, V::Sub(shifted, V::Set1(12582912.0F)));
+      const F32 p = kFast ? simd::Exp2FractionFast<V>(f) : simd::Exp2Fraction<V>(f);
+      return V::FromBits(V::AddI(V::BitsOf(p), V::template Shl<23>(V::BitsOf(shifted))));
+    }
+  }
+
+  // acc[r][n] += sum over i < steps of a[r][i] * b[n][i]. Rows of `a` are a_stride bytes apart and
+  // hold scalars; b[n] + i * b_stride is a vector.
+  template <Operands kOp, int R, int N>
+  KVIK_SIMD_INLINE void MultiplyAdd(F32 (&acc)[R][N], const std::byte* a, size_t a_stride,
+                                    const std::byte* const (&b)[N], size_t b_stride, int i) {
+    const size_t at = static_cast<size_t>(i) * b_stride;
+    if constexpr (kOp == Operands::kBf16Dot) {
+      Bf16x32 y[N];
+      KVIK_SIMD_UNROLL(4)
+      for (int n = 0; n < N; ++n) {
+        y[n] = V::LoadPairs(reinterpret_cast<const Bf16*>(b[n] + at));
+      }
+      KVIK_SIMD_UNROLL(6)
+      for (int r = 0; r < R; ++r) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, a + static_cast<size_t>(r) * a_stride + 4 * static_cast<size_t>(i),
+                         4);
+        const Bf16x32 x = V::Set1Pair(bits);
+        KVIK_SIMD_UNROLL(4)
+        for (int n = 0; n < N; ++n) {
+          acc[r][n] = V::DotBf16(acc[r][n], x, y[n]);
+        }
+      }
+    } else if constexpr (kOp == Operands::kF32) {
+      F32 y[N];
+      KVIK_SIMD_UNROLL(4)
+      for (int n = 0; n < N; ++n) {
+        y[n] = V::Load(reinterpret_cast<const float*>(b[n] + at));
+      }
+      KVIK_SIMD_UNROLL(6)
+      for (int r = 0; r < R; ++r) {
+        const F32 x =
+            V::Set1(reinterpret_cast<const float*>(a + static_cast<size_t>(r) * a_stride)[i]);
+        KVIK_SIMD_UNROLL(4)
+        for (int n = 0; n < N; ++n) {
+          acc[r][n] = V::Fma(x, y[n], acc[r][n]);
+        }
+      }
+    } else {
+      KVIK_SIMD_UNROLL(2)
+      for (int half = 0; half < 2; ++half) {
+        F32 y[N];
+        KVIK_SIMD_UNROLL(4)
+        for (int n = 0; n < N; ++n) {
+          const Bf16x32 pairs = V::LoadPairs(reinterpret_cast<const Bf16*>(b[n] + at));
+          y[n] = half == 0 ? V::WidenEven(pairs) : V::WidenOdd(pairs);
+        }
+        KVIK_SIMD_UNROLL(6)
+        for (int r = 0; r < R; ++r) {
+          const F32 x = V::Set1(
+              reinterpret_cast<const float*>(a + static_cast<size_t>(r) * a_stride)[2 * i + half]);
+          KVIK_SIMD_UNROLL(4)
+          for (int n = 0; n < N; ++n) {
+            acc[r][n] = V::Fma(x, y[n], acc[r][n]);
+          }
+        }
+      }
+    }
+  }
+
+  template <int R, int N>
+  KVIK_SIMD_INLINE void SetZero(F32 (&acc)[R][N]) {
+    KVIK_SIMD_UNROLL(6)
+    for (int r = 0; r < R; ++r) {
+      KVIK_SIMD_UNROLL(4)
+      for (int n = 0; n < N; ++n) {
+        acc[r][n] = V::Zero();
+      }
+    }
+  }
+
+  // Scores of R rows against key groups [g, g + N).
+  template <Operands kOp, int R, int N, bool kPrefetch>
+  KVIK_SIMD_INLINE void Scores(const TileState& s, const KeyTile& t, int row, int g,
+                               float (*scores)[kTileTokens]) {
+    constexpr size_t kRowBytes = RowBytesPerStep(kOp);
+    const int steps = s.head_dim / ValuesPerStep(kOp);
+    const size_t q_stride = kRowBytes * static_cast<size_t>(steps);
+    const std::byte* q = s.q + static_cast<size_t>(row) * q_stride;
+    const std::byte* k[N];
+    const std::byte* next[N];
+    KVIK_SIMD_UNROLL(4)
+    for (int n = 0; n < N; ++n) {
+      k[n] = t.k[g + n];
+      next[n] = t.next_k[g + n];
+    }
+    F32 acc[R][N];
+    SetZero(acc);
+    for (int i = 0; i < steps; ++i) {
+      if constexpr (kPrefetch) {
+        KVIK_SIMD_UNROLL(4)
+        for (int n = 0; n < N; ++n) {
+          V::Prefetch(next[n] + static_cast<size_t>(i) * t.k_stride);
+        }
+      }
+      MultiplyAdd<kOp>(acc, q, q_stride, k, t.k_stride, i);
+    }
+    KVIK_SIMD_UNROLL(6)
+    for (int r = 0; r < R; ++r) {
+      KVIK_SIMD_UNROLL(4)
+      for (int n = 0; n < N; ++n) {
+        V::Store(&scores[r][(g + n) * 16], acc[r][n]);
+      }
+    }
+  }
+
+  // Values of columns [16c, 16c + 16N): value += weights * v over the first `keys` keys.
+  // `correction` (one vector a row) scales what is there; null: 1; `fresh`: there is nothing.
+  template <Operands kOp, int R, int N, bool kPrefetch>
+  KVIK_SIMD_INLINE void Values(const TileState& s, const KeyTile& t, int row, int c, int keys,
+                               const std::byte* weights, const float (*correction)[16],
+                               bool fresh) {
+    constexpr size_t kWeightStride = RowBytesPerStep(kOp) / ValuesPerStep(kOp) * kTileTokens;
+    const auto head_dim = static_cast<size_t>(s.head_dim);
+    const size_t v_stride = 4 * head_dim;
+    float* value = s.value + static_cast<size_t>(row) * head_dim + static_cast<size_t>(c) * 16;
+    F32 acc[R][N];
+    if (fresh) {
+      SetZero(acc);
+    } else {
+      KVIK_SIMD_UNROLL(6)
+      for (int r = 0; r < R; ++r) {
+        KVIK_SIMD_UNROLL(4)
+        for (int n = 0; n < N; ++n) {
+          acc[r][n] = V::Load(value + static_cast<size_t>(r) * head_dim + 16 * n);
+        }
+      }
+      if (correction != nullptr) {
+        KVIK_SIMD_UNROLL(6)
+        for (int r = 0; r < R; ++r) {
+          const F32 factor = V::Load(correction[r]);
+          KVIK_SIMD_UNROLL(4)
+          for (int n = 0; n < N; ++n) {
+            acc[r][n] = V::Mul(acc[r][n], factor);
+          }
+        }
+      }
+    }
+    const size_t column = static_cast<size_t>(c) * 64;
+    for (int g = 0; g * 16 < keys; ++g) {
+      const std::byte* v[N];
+      KVIK_SIMD_UNROLL(4)
+      for (int n = 0; n < N; ++n) {
+        v[n] = t.v[g] + column + 64 * static_cast<size_t>(n);
+      }
+      const std::byte* w = weights + static_cast<size_t>(g) * kWeightStride / kGroups;
+      const int rest = keys - g * 16;  // whole steps only; an odd key follows below
+      const int steps = rest >= 16 ? StepsOf16(kOp) : rest / ValuesPerStep(kOp);
+      for (int i = 0; i < steps; ++i) {
+        if constexpr (kPrefetch) {
+          KVIK_SIMD_UNROLL(4)
+          for (int n = 0; n < N; ++n) {
+            V::Prefetch(t.next_v[g] + column + 64 * static_cast<size_t>(n) +
+                        static_cast<size_t>(i) * v_stride);
+          }
+        }
+        MultiplyAdd<kOp>(acc, w, kWeightStride, v, v_stride, i);
+      }
+      if constexpr (kOp != Operands::kF32) {
+        if (rest < 16 && rest % 2 != 0) {
+          // The other half of this pair was never written, maybe: read it as 0.
+          alignas(64) Bf16 clean[N][32];
+          const std::byte* last[N];
+          KVIK_SIMD_UNROLL(4)
+          for (int n = 0; n < N; ++n) {
+            const F32 even = V::WidenEven(V::LoadPairs(
+                reinterpret_cast<const Bf16*>(v[n] + static_cast<size_t>(steps) * v_stride)));
+            V::StorePairs(clean[n], V::Pairs(even, V::Zero()));
+            last[n] = reinterpret_cast<const std::byte*>(clean[n]);
+          }
+          MultiplyAdd<kOp>(acc, w + RowBytesPerStep(kOp) * static_cast<size_t>(steps),
+                           kWeightStride, last, 0, 0);
+        }
+      }
+    }
+    KVIK_SIMD_UNROLL(6)
+    for (int r = 0; r < R; ++r) {
+      KVIK_SIMD_UNROLL(4)
+      for (int n = 0; n < N; ++n) {
+        V::Store(value + static_cast<size_t>(r) * head_dim + 16 * n, acc[r][n]);
+      }
+    }
+  }
+
+  // Rows [row, row + R) of the query tile against the first `keys` keys of a key tile. `masked`:
+  // some row does not see all 64 of them. `fresh`: the rows met no key in this span yet.
+  template <Operands kOp, int R, bool kPrefetch>
+  [[gnu::noinline]] static void MicroTile(const TileState& s, const KeyTile& t, int row, int keys,
+                                          bool masked, bool fresh) {
+    constexpr bool kFast = kOp == Operands::kBf16Dot;
+    constexpr size_t kWeightBytes = kOp == Operands::kBf16Dot ? 2 : 4;
+    alignas(64) float scores[R][kTileTokens];
+    alignas(64) std::byte weights[R][kTileTokens * kWeightBytes];
+    alignas(64) float correction[R][16];
+    bool corrected = false;
+
+    const int groups = (keys + 15) / 16;
+    if constexpr (kVecs == 4) {
+      if (groups > 2) {
+        Scores<kOp, R, 4, kPrefetch>(s, t, row, 0, scores);
+      } else {
+        Scores<kOp, R, 2, kPrefetch>(s, t, row, 0, scores);
+      }
+    } else {
+      for (int g = 0; g < groups; ++g) {
+        Scores<kOp, R, 1, kPrefetch>(s, t, row, g, scores);
+      }
+    }
+
+    for (int r = 0; r < R; ++r) {
+      const int index = row + r;
+      F32 x[kGroups];
+      int first = 0;  // the row sees keys [first, end)
+      int end = kTileTokens;
+      if (masked) {
+        end = Min(kTileTokens, Max(0, s.pos[index] + 1 - t.first_pos));
+        if (s.window > 0) {
+          first = Min(kTileTokens, Max(0, s.pos[index] + 1 - s.window - t.first_pos));
+        }
+        KVIK_SIMD_UNROLL(4)
+        for (int g = 0; g < kGroups; ++g) {
+          x[g] = V::Set1(kEmptyMax);
+          if (g < groups) {
+            x[g] = V::Select(FirstKeys(end, g), V::Load(&scores[r][g * 16]), x[g]);
+            x[g] = V::Select(FirstKeys(first, g), V::Set1(kEmptyMax), x[g]);
+          }
+        }
+      } else {
+        KVIK_SIMD_UNROLL(4)
+        for (int g = 0; g < kGroups; ++g) {
+          x[g] = V::Load(&scores[r][g * 16]);
+        }
+      }
+
+      float max = s.max[index];
+      F32 sum = fresh ? V::Zero() : V::Load(s.weight + 16 * index);
+      const F32 top = V::Max(V::Max(x[0], x[1]), V::Max(x[2], x[3]));
+      if (V::Any(V::Gt(top, V::Set1(max + kMaxAbove)))) {
+        const float new_max = V::ReduceMax(top);
+        if (!corrected) {
+          corrected = true;
+          for (int other = 0; other < R; ++other) {
+            V::Store(correction[other], V::Set1(1.0F));
+          }
+        }
+        const F32 factor = Weight<false>(V::Set1(max - new_max));
+        V::Store(correction[r], factor);
+        sum = V::Mul(sum, factor);
+        max = new_max;
+        s.max[index] = max;
+      }
+
+      const F32 reference = V::Set1(max);
+      KVIK_SIMD_UNROLL(4)
+      for (int g = 0; g < kGroups; ++g) {
+        x[g] = Weight<kFast>(V::Sub(x[g], reference));
+      }
+      if (masked) {
+        KVIK_SIMD_UNROLL(4)
+        for (int g = 0; g < kGroups; ++g) {
+          x[g] = V::Select(FirstKeys(end, g), x[g], V::Zero());
+          x[g] = V::Select(FirstKeys(first, g), V::Zero(), x[g]);
+        }
+      }
+      sum = V::Add(sum, V::Add(V::Add(x[0], x[1]), V::Add(x[2], x[3])));
+      V::Store(s.weight + 16 * index, sum);
+      if constexpr (kOp == Operands::kBf16Dot) {
+        Bf16* w = reinterpret_cast<Bf16*>(weights[r]);
+        V::StorePairs(w, V::ConcatDaz(x[0], x[1]));
+        V::StorePairs(w + 32, V::ConcatDaz(x[2], x[3]));
+      } else {
+        KVIK_SIMD_UNROLL(4)
+        for (int g = 0; g < kGroups; ++g) {
+          V::Store(reinterpret_cast<float*>(weights[r]) + 16 * g, x[g]);
+        }
+      }
+    }
+
+    const float(*factors)[16] = corrected ? correction : nullptr;
+    const int columns = s.head_dim / 16;
+    if constexpr (kVecs == 4) {
+      int c = 0;
+      for (int chunks = (columns + 3) / 4; chunks > 0; --chunks) {
+        const int n = (columns - c + chunks - 1) / chunks;
+        switch (n) {
+          case 4:
+            Values<kOp, R, 4, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+            break;
+          case 3:
+            Values<kOp, R, 3, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+            break;
+          case 2:
+            Values<kOp, R, 2, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+            break;
+          default:
+            Values<kOp, R, 1, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+        }
+        c += n;
+      }
+    } else {
+      for (int c = 0; c < columns; ++c) {
+        Values<kOp, R, 1, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+      }
+    }
+  }
+
+  // Keys [0, end) of a tile as lanes of group g.
+  KVIK_SIMD_INLINE typename V::Mask FirstKeys(int end, int g) {
+    return V::FirstN(static_cast<size_t>(Min(16, Max(0, end - 16 * g))));
+  }
+
+  using MicroTileFn = void (*)(const TileState&, const KeyTile&, int, int, bool, bool);
+  template <Operands kOp, bool kPrefetch>
+  static constexpr MicroTileFn kMicroTiles[kMaxRows + 1] = {nullptr,
+                                                            MicroTile<kOp, 1, kPrefetch>,
+                                                            MicroTile<kOp, 2, kPrefetch>,
+                                                            MicroTile<kOp, 3, kPrefetch>,
+                                                            MicroTile<kOp, 4, kPrefetch>,
+                                                            MicroTile<kOp, 5, kPrefetch>,
+                                                            MicroTile<kOp, 6, kPrefetch>};
+
+  // Pointers to the keys and values of the tile at first_pos. Groups past last_pos have no block;
+  // they read group 0, and what they give is masked.
+  KVIK_SIMD_INLINE void Locate(const AttendArgs& a, int first_pos, int last_pos, bool f32_pages,
+                               const std::byte* (&k)[kGroups], const std::byte* (&v)[kGroups]) {
+    const int32_t shift = a.pages.block_size_shift;
+    const int32_t slot_mask = (1 << shift) - 1;
+    const auto head_dim = static_cast<size_t>(a.head_dim);
+    for (int g = 0; g < kGroups; ++g) {
+      const int32_t pos = first_pos + (first_pos + 16 * g <= last_pos ? 16 * g : 0);
+      const size_t block =
+          static_cast<size_t>(a.pages.block_table[pos >> shift]) * a.pages.block_stride_bytes;
+      const auto slot = static_cast<size_t>(pos & slot_mask);
+      k[g] = a.pages.keys + block + slot * 4;
+      v[g] = a.pages.values + block + slot * head_dim * (f32_pages ? 4 : 2);
+    }
+  }
+
+  // Widens a tile of bf16 pages to float32: k [head_dim][64], v [64][head_dim].
+  static void Widen(int head_dim, int keys, KeyTile& t, float* k, float* v) {
+    const auto columns = static_cast<size_t>(head_dim);
+    for (size_t d = 0; d < columns; d += 2) {
+      for (int g = 0; g < kGroups; ++g) {
+        V::Prefetch(t.next_k[g] + d / 2 * t.k_stride);
+        const Bf16x32 pairs =
+            V::LoadPairs(reinterpret_cast<const Bf16*>(t.k[g] + d / 2 * t.k_stride));
+        V::Store(k + d * kTileTokens + 16 * g, V::WidenEven(pairs));
+        V::Store(k + (d + 1) * kTileTokens + 16 * g, V::WidenOdd(pairs));
+      }
+    }
+    for (int key = 0; key < keys; key += 2) {
+      const size_t row = static_cast<size_t>(key % 16 / 2) * 4 * columns;
+      float* out = v + static_cast<size_t>(key) * columns;
+      for (size_t d = 0; d < columns; d += 16) {
+        V::Prefetch(t.next_v[key / 16] + row + 4 * d);
+        const Bf16x32 pairs =
+            V::LoadPairs(reinterpret_cast<const Bf16*>(t.v[key / 16] + row + 4 * d));
+        V::Store(out + d, V::WidenEven(pairs));
+        V::Store(out + columns + d, V::WidenOdd(pairs));
+      }
+    }
+    for (int g = 0; g < kGroups; ++g) {
+      t.k[g] = reinterpret_cast<const std::byte*>(k + 16 * g);
+      t.v[g] = reinterpret_cast<const std::byte*>(v + static_cast<size_t>(16 * g) * columns);
+    }
+    t.k_stride = kTileTokens * sizeof(float);
+  }
+
+  // total += state, both [head_dim] values with maximum and sum. An empty state changes nothing.
+  KVIK_SIMD_INLINE void Merge(int head_dim, const float* value, float max, float sum, float* total,
+                              float* total_max, float* total_sum) {
+    if (max == kEmptyMax) {
+      return;
+    }
+    if (*total_max == kEmptyMax) {
+      for (int d = 0; d < head_dim; d += 16) {
+        V::Store(total + d, V::Load(value + d));
+      }
+      *total_max = max;
+      *total_sum = sum;
+      return;
+    }
+    const float new_max = *total_max > max ? *total_max : max;
+    const F32 old_factor = Weight<false>(V::Set1(*total_max - new_max));
+    const F32 new_factor = Weight<false>(V::Set1(max - new_max));
+    for (int d = 0; d < head_dim; d += 16) {
+      V::Store(total + d,
+               V::Fma(V::Load(value + d), new_factor, V::Mul(V::Load(total + d), old_factor)));
+    }
+    *total_max = new_max;
+    // All lanes of the factors are equal: the maximum is the first one.
+    *total_sum =
+        __builtin_fmaf(sum, V::ReduceMax(new_factor), *total_sum * V::ReduceMax(old_factor));
+  }
+
+  KVIK_SIMD_INLINE void WriteOut(int head_dim, const float* total, float sum, float* out) {
+    const F32 factor = V::Div(V::Set1(1.0F), V::Set1(sum));
+    for (int d = 0; d < head_dim; d += 16) {
+      V::Store(out + d, V::Mul(V::Load(total + d), factor));
+    }
+  }
+
+  template <Operands kOp>
+  static void LoadQueries(const AttendArgs& a, std::byte* q) {
+    const F32 scale = V::Set1(a.scale);
+    const int columns = a.group * a.head_dim;  // of one token; rows follow each other
+    for (int t = 0; t < a.num_tokens; ++t) {
+      const float* in = a.q + static_cast<size_t>(t) * a.row_stride;
+      const size_t at = static_cast<size_t>(t) * static_cast<size_t>(columns);
+      if constexpr (kOp == Operands::kBf16Dot) {
+        Bf16* out = reinterpret_cast<Bf16*>(q) + at;
+        for (int d = 0; d < columns; d += 16) {
+          V::StoreBf16(out + d, V::Mul(V::Load(in + d), scale));
+        }
+      } else {
+        float* out = reinterpret_cast<float*>(q) + at;
+        for (int d = 0; d < columns; d += 16) {
+          V::Store(out + d, V::Mul(V::Load(in + d), scale));
+        }
+      }
+    }
+  }
+
+  template <Operands kOp>
+  static void Attend(const AttendArgs& a) {
+    const int rows = a.num_tokens * a.group;
+    const auto head_dim = static_cast<size_t>(a.head_dim);
+    const size_t tile_floats = static_cast<size_t>(rows) * head_dim;
+    auto* next = reinterpret_cast<float*>(a.scratch);
+    const auto take = [&next](size_t floats) {
+      float* taken = next;
+      next += (floats + 15) / 16 * 16;
+      return taken;
+    };
+    std::byte* q = reinterpret_cast<std::byte*>(take(tile_floats));
+    float* value = take(tile_floats);
+    float* total = take(tile_floats);
+    float* weight = take(static_cast<size_t>(rows) * 16);
+    float* max = take(static_cast<size_t>(rows));
+    float* total_max = take(static_cast<size_t>(rows));
+    float* total_sum = take(static_cast<size_t>(rows));
+    auto* pos = reinterpret_cast<int32_t*>(take(static_cast<size_t>(rows)));
+    float* wide_k = take(kTileTokens * head_dim);
+    float* wide_v = take(kTileTokens * head_dim);
+    auto* fresh = reinterpret_cast<bool*>(take(static_cast<size_t>(rows)));
+
+    LoadQueries<kOp>(a, q);
+    for (int row = 0; row < rows; ++row) {
+      pos[row] = a.first_pos + row / a.group;
+      total_max[row] = kEmptyMax;
+      total_sum[row] = 0.0F;
+    }
+    const int last_pos = a.first_pos + a.num_tokens - 1;
+    const int first_key = a.sliding_window > 0 ? Max(0, a.first_pos - a.sliding_window + 1) : 0;
+    const int micro_tiles = (rows + kMaxRows - 1) / kMaxRows;
+    // Many rows read a tile often: worth widening it once. The sums are the same.
+    const bool widen = kOp == Operands::kBf16AsF32 && micro_tiles > 2;
+    const TileState state{q, value, weight, max, pos, a.head_dim, a.sliding_window};
+
+    for (int span = a.first_span; span < a.end_span; ++span) {
+      for (int m = 0; m < micro_tiles; ++m) {
+        fresh[m] = true;
+      }
+      for (int row = 0; row < rows; ++row) {
+        max[row] = kEmptyMax;
+      }
+      const int begin = Max(span * kSpanTokens, first_key / kTileTokens * kTileTokens);
+      const int end = Min((span + 1) * kSpanTokens, last_pos + 1);
+      for (int first = begin; first < end; first += kTileTokens) {
+        KeyTile tile;
+        tile.first_pos = first;
+        tile.k_stride = size_t{4} << a.pages.block_size_shift;
+        Locate(a, first, last_pos, kOp == Operands::kF32, tile.k, tile.v);
+        const int next_first = first + kTileTokens <= last_pos ? first + kTileTokens : first;
+        Locate(a, next_first, last_pos, kOp == Operands::kF32, tile.next_k, tile.next_v);
+        if (widen) {
+          Widen(a.head_dim, Min(kTileTokens, last_pos + 1 - first), tile, wide_k, wide_v);
+        }
+        bool prefetch = !widen;
+        for (int m = 0, row = 0; m < micro_tiles; ++m) {
+          const int n = (rows - row) / (micro_tiles - m);
+          const int low = pos[row];
+          const int high = pos[row + n - 1];
+          const int keys = Min(kTileTokens, high + 1 - first);
+          const int window = a.sliding_window;
+          if (keys > 0 && (window == 0 || low - window + 1 < first + kTileTokens)) {
+            const bool masked =
+                low + 1 - first < kTileTokens || (window > 0 && high - window + 1 > first);
+            if (widen) {
+              kMicroTiles<Operands::kF32, false>[n](state, tile, row, keys, masked, fresh[m]);
+            } else if (prefetch) {
+              kMicroTiles<kOp, true>[n](state, tile, row, keys, masked, fresh[m]);
+            } else {
+              kMicroTiles<kOp, false>[n](state, tile, row, keys, masked, fresh[m]);
+            }
+            fresh[m] = false;
+            prefetch = false;
+          }
+          row += n;
+        }
+      }
+      for (int row = 0; row < rows; ++row) {
+        const float* row_value = value + static_cast<size_t>(row) * head_dim;
+        const float sum = max[row] == kEmptyMax ? 0.0F : V::ReduceSum(V::Load(weight + 16 * row));
+        if (a.states != nullptr) {
+          float* out =
+              a.states + (static_cast<size_t>(span - a.first_span) * static_cast<size_t>(rows) +
+                          static_cast<size_t>(row)) *
+                             StateFloats(a.head_dim);
+          if (max[row] != kEmptyMax) {
+            for (size_t d = 0; d < head_dim; d += 16) {
+              V::Store(out + d, V::Load(row_value + d));
+            }
+          }
+          out[head_dim] = max[row];
+          out[head_dim + 1] = sum;
+        } else {
+          Merge(a.head_dim, row_value, max[row], sum, total + static_cast<size_t>(row) * head_dim,
+                &total_max[row], &total_sum[row]);
+        }
+      }
+    }
+    if (a.states == nullptr) {
+      for (int row = 0; row < rows; ++row) {
+        WriteOut(a.head_dim, total + static_cast<size_t>(row) * head_dim, total_sum[row],
+                 a.out + static_cast<size_t>(row / a.group) * a.row_stride +
+                     static_cast<size_t>(row % a.group) * head_dim);
+      }
+    }
+  }
+
+  static void MergeStates(const MergeArgs& a) {
+    const int rows = a.num_tokens * a.group;
+    const auto head_dim = static_cast<size_t>(a.head_dim);
+    auto* total = reinterpret_cast<float*>(a.scratch);
+    for (int row = 0; row < rows; ++row) {
+      float max = kEmptyMax;
+      float sum = 0.0F;
+      for (int span = 0; span < a.num_spans; ++span) {
+        const float* state = a.states + (static_cast<size_t>(span) * static_cast<size_t>(rows) +
+                                         static_cast<size_t>(row)) *
+                                            StateFloats(a.head_dim);
+        Merge(a.head_dim, state, state[head_dim], state[head_dim + 1], total, &max, &sum);
+      }
+      WriteOut(a.head_dim, total, sum,
+               a.out + static_cast<size_t>(row / a.group) * a.row_stride +
+                   static_cast<size_t>(row % a.group) * head_dim);
+    }
+  }
+
+  static void WriteF32(const WriteArgs& a) {
+    const int32_t shift = a.pages.block_size_shift;
+    const size_t block_size = size_t{1} << shift;
+    const auto head_dim = static_cast<size_t>(a.head_dim);
+    for (int t = 0; t < a.num_tokens; ++t) {
+      const int pos = a.first_pos + t;
+      const size_t block =
+          static_cast<size_t>(a.pages.block_table[pos >> shift]) * a.pages.block_stride_bytes;
+      const size_t slot = static_cast<size_t>(pos) & (block_size - 1);
+      const float* k = a.k + static_cast<size_t>(t) * a.row_stride;
+      const float* v = a.v + static_cast<size_t>(t) * a.row_stride;
+      auto* key = reinterpret_cast<float*>(a.pages.keys + block) + slot;
+      auto* value = reinterpret_cast<float*>(a.pages.values + block) + slot * head_dim;
+      for (size_t d = 0; d < head_dim; ++d) {
+        key[d * block_size] = k[d];
+      }
+      for (size_t d = 0; d < head_dim; d += 16) {
+        V::Store(value + d, V::Load(v + d));
+      }
+    }
+  }
+
+  static void WriteBf16(const WriteArgs& a) {
+    const int32_t shift = a.pages.block_size_shift;
+    const size_t block_size = size_t{1} << shift;
+    const auto head_dim = static_cast<size_t>(a.head_dim);
+    alignas(64) Bf16 row[kMaxHeadDim];
+    for (int t = 0; t < a.num_tokens; ++t) {
+      const int pos = a.first_pos + t;
+      const size_t block =
+          static_cast<size_t>(a.pages.block_table[pos >> shift]) * a.pages.block_stride_bytes;
+      const size_t slot = static_cast<size_t>(pos) & (block_size - 1);
+      const float* k = a.k + static_cast<size_t>(t) * a.row_stride;
+      const float* v = a.v + static_cast<size_t>(t) * a.row_stride;
+      for (size_t d = 0; d < head_dim; d += 16) {
+        V::StoreBf16(row + d, V::Load(k + d));
+      }
+      std::byte* key = a.pages.keys + block + slot * 4;
+      for (size_t d = 0; d < head_dim / 2; ++d) {
+        __builtin_memcpy(key + d * block_size * 4, row + 2 * d, 4);
+      }
+      Bf16* value = reinterpret_cast<Bf16*>(a.pages.values + block) + slot / 2 * 2 * head_dim;
+      if (slot % 2 == 0 && t + 1 < a.num_tokens) {  // both halves of the pairs are ours
+        for (size_t d = 0; d < head_dim; d += 16) {
+          V::StorePairs(value + 2 * d, V::Pairs(V::Load(v + d), V::Load(v + a.row_stride + d)));
+        }
+      } else if (slot % 2 == 0 || t == 0) {
+        for (size_t d = 0; d < head_dim; d += 16) {
+          V::StoreBf16(row + d, V::Load(v + d));
+        }
+        for (size_t d = 0; d < head_dim; ++d) {
+          value[2 * d + slot % 2] = row[d];
+        }
+      }
+    }
+  }
+
+  static constexpr void (*Bf16OrNull())(const AttendArgs&) {
+    if constexpr (V::kHasBf16) {
+      return Attend<Operands::kBf16Dot>;
+    } else {
+      return nullptr;
+    }
+  }
+  static constexpr Kernels kTable = {V::kIsa,
+                                     Attend<Operands::kF32>,
+                                     Attend<Operands::kBf16AsF32>,
+                                     Bf16OrNull(),
+                                     MergeStates,
+                                     WriteF32,
+                                     WriteBf16};
+};
+
+}  // namespace
+}  // namespace kvik::attention

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// A query tile is some tokens of one segment, all query heads of one kv head: its rows share the
+// keys that pass through the cache. Tiles are as long as the kernels' scratch allows. Threads take
+// items largest first; a tile that would be a large share of the whole step by itself (a decode
+// with a long context and few others) is split into its spans.
+#include "attention/plan.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/check.h"
+
+namespace kvik::attention {
+namespace {
+
+constexpr int32_t kItemsPerThread = 4;  // a larger share than 1 / (threads * this) is split
+// Fetching keys and values costs about as much as computing with this many rows.
+constexpr int64_t kFetchRows = 8;
+// Positions after which a write item is cut. Even, so that no two items share a pair of tokens.
+constexpr int32_t kWriteTokens = 64;
+
+}  // namespace
+
+void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegment> segments,
+                          int num_threads) {
+  KVIK_CHECK(num_threads >= 1);
+  shape_ = shape;
+  segments_.assign(segments.begin(), segments.end());
+  items_.clear();
+  splits_.clear();
+  write_items_.clear();
+  num_split_states_ = 0;
+  num_rows_ = 0;
+
+  const int32_t tile_tokens = MaxTileTokens(shape);
+  int64_t total_cost = 0;
+  for (size_t s = 0; s < segments_.size(); ++s) {
+    const MsaSegment& segment = segments_[s];
+    KVIK_CHECK(segment.num_tokens >= 1 && segment.first_pos >= 0 && segment.first_row >= 0);
+    num_rows_ = std::max(num_rows_, segment.first_row + segment.num_tokens);
+    for (int32_t t = 0; t < segment.num_tokens;) {
+      const int32_t pos = segment.first_pos + t;
+      const int32_t n = std::min(kWriteTokens - pos % kWriteTokens, segment.num_tokens - t);
+      write_items_.push_back({static_cast<int32_t>(s), t, n});
+      t += n;
+    }
+    const int32_t num_tiles = (segment.num_tokens + tile_tokens - 1) / tile_tokens;
+    for (int32_t i = 0, t = 0; i < num_tiles; ++i) {
+      const int32_t n = std::min(tile_tokens, segment.num_tokens - t);
+      const int32_t first_pos = segment.first_pos + t;
+      const int32_t last_pos = first_pos + n - 1;
+      const int32_t first_key =
+          shape.sliding_window > 0 ? std::max(0, first_pos - shape.sliding_window + 1) : 0;
+      AttentionItem item;
+      item.segment = static_cast<int32_t>(s);
+      item.first_token = t;
+      item.num_tokens = n;
+      item.first_span = first_key / kSpanTokens;
+      item.end_span = last_pos / kSpanTokens + 1;
+      item.cost = (static_cast<int64_t>(n) * shape.group() + kFetchRows) *
+                  (static_cast<int64_t>(last_pos) + 1 - first_key);
+      for (item.kv_head = 0; item.kv_head < shape.num_kv_heads; ++item.kv_head) {
+        items_.push_back(item);
+        total_cost += item.cost;
+      }
+      t += n;
+    }
+  }
+
+  if (num_threads > 1) {
+    const int64_t max_cost = total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread);
+    const size_t num_tiles = items_.size();
+    for (size_t i = 0; i < num_tiles; ++i) {
+      const AttentionItem tile = items_[i];
+      const int32_t num_spans = tile.end_span - tile.first_span;
+      if (tile.cost <= max_cost || num_spans == 1) {
+        continue;
+      }
+      const auto split = static_cast<int32_t>(splits_.size());
+      const int32_t rows = tile.num_tokens * shape.group();
+      splits_.push_back({tile.first_span, num_spans, rows, num_split_states_});
+      num_split_states_ += static_cast<size_t>(num_spans) * static_cast<size_t>(rows);
+      for (int32_t span = tile.first_span; span < tile.end_span; ++span) {
+        AttentionItem part = tile;
+        part.first_span = span;
+        part.end_span = span + 1;
+        part.split = split;
+        part.cost = tile.cost / num_spans;
+        if (span == tile.first_span) {
+          items_[i] = part;
+        } else {
+          items_.push_back(part);
+        }
+      }
+    }
+  }
+  std::sort(items_.begin(), items_.end(), [](const AttentionItem& a, const AttentionItem& b) {
+    return std::tuple(-a.cost, a.segment, a.kv_head, a.first_token, a.first_span) <
+           std::tuple(-b.cost, b.segment, b.kv_head, b.first_token, b.first_span);
+  });
+}
+
+}  // namespace kvik::attention
