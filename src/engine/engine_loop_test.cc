@@ -27,16 +27,19 @@ Request MakeRequest(int32_t prompt_tokens, int32_t max_new_tokens, uint64_t seed
   return request;
 }
 
-using Outputs = BoundedQueue<RequestOutput>;
+// Shared with the sink: the engine thread may still be inside Push when its item has been taken.
+using Outputs = std::shared_ptr<BoundedQueue<RequestOutput>>;
 
-OutputSink Into(Outputs& outputs) {
-  return [&outputs](RequestOutput output) { outputs.Push(std::move(output)); };
+Outputs MakeOutputs() { return std::make_shared<BoundedQueue<RequestOutput>>(1000); }
+
+OutputSink Into(const Outputs& outputs) {
+  return [outputs](RequestOutput output) { outputs->Push(std::move(output)); };
 }
 
 // Reads outputs until one has `finish`; counts the tokens.
-RequestOutput WaitForEnd(Outputs& outputs, size_t* num_tokens = nullptr) {
+RequestOutput WaitForEnd(const Outputs& outputs, size_t* num_tokens = nullptr) {
   while (true) {
-    RequestOutput output = outputs.Pop().value();
+    RequestOutput output = outputs->Pop().value();
     if (num_tokens != nullptr) {
       *num_tokens += output.tokens.size();
     }
@@ -85,13 +88,13 @@ TEST_F(EngineLoopTest, ManyThreadsGetTheirOwnTokens) {
   for (uint64_t client = 0; client < 4; ++client) {
     clients.emplace_back([&, client] {
       for (uint64_t i = 0; i < 10; ++i) {
-        Outputs outputs(100);
+        const Outputs outputs = MakeOutputs();
         const Request request = MakeRequest(30, 5, client * 100 + i);
         ASSERT_TRUE(loop_->Submit(request, Into(outputs)).has_value());
         std::vector<TokenId> tokens = request.prompt;
         bool ok = true;
         for (bool ended = false; !ended;) {
-          const RequestOutput output = outputs.Pop().value();
+          const RequestOutput output = outputs->Pop().value();
           for (const TokenOutput& token : output.tokens) {
             const auto logits = FakeExecutor::ReferenceLogits(tokens, 97);
             ok &= token.token == std::max_element(logits.begin(), logits.end()) - logits.begin();
@@ -125,7 +128,7 @@ TEST_F(EngineLoopTest, AnInvalidRequestFailsOnTheCallersThread) {
 TEST_F(EngineLoopTest, AbortEndsARunningRequestWithCancelled) {
   Start();
   CloseGate();
-  Outputs outputs(1000);
+  const Outputs outputs = MakeOutputs();
   const RequestId id = loop_->Submit(MakeRequest(30, 900), Into(outputs)).value();
   entered_->wait();
   loop_->Abort(id);
@@ -139,7 +142,7 @@ TEST_F(EngineLoopTest, AbortEndsARunningRequestWithCancelled) {
 TEST_F(EngineLoopTest, DrainLetsRunningRequestsFinishAndRefusesNewOnes) {
   Start();
   CloseGate();
-  Outputs outputs(1000);
+  const Outputs outputs = MakeOutputs();
   ASSERT_TRUE(loop_->Submit(MakeRequest(30, 50), Into(outputs)).has_value());
   entered_->wait();
   loop_->Drain();
@@ -156,8 +159,8 @@ TEST_F(EngineLoopTest, DrainLetsRunningRequestsFinishAndRefusesNewOnes) {
 TEST_F(EngineLoopTest, StopCancelsWhatRunsAndWhatWaits) {
   Start();
   CloseGate();
-  Outputs running(1000);
-  Outputs waiting(1000);
+  const Outputs running = MakeOutputs();
+  const Outputs waiting = MakeOutputs();
   ASSERT_TRUE(loop_->Submit(MakeRequest(30, 900), Into(running)).has_value());
   entered_->wait();
   ASSERT_TRUE(loop_->Submit(MakeRequest(30, 900), Into(waiting)).has_value());
@@ -177,7 +180,7 @@ TEST_F(EngineLoopTest, AFullQueueAnswersUnavailable) {
   options.max_queued_commands = 3;
   Start(std::move(options));
   CloseGate();
-  Outputs outputs(1000);
+  const Outputs outputs = MakeOutputs();
   ASSERT_TRUE(loop_->Submit(MakeRequest(10, 1), Into(outputs)).has_value());
   entered_->wait();
   for (int i = 0; i < 3; ++i) {
@@ -195,7 +198,7 @@ TEST_F(EngineLoopTest, EveryStepIsReported) {
   EngineLoopOptions options;
   options.on_step = [&](const StepReport& report) { tokens += report.num_tokens; };
   Start(std::move(options));
-  Outputs outputs(1000);
+  const Outputs outputs = MakeOutputs();
   ASSERT_TRUE(loop_->Submit(MakeRequest(30, 5), Into(outputs)).has_value());
   WaitForEnd(outputs);
   loop_->Stop();

@@ -77,7 +77,8 @@ struct RequestOutput {
   Timing timing;
 };
 
-// Called on the engine thread; must not block (push to a queue and return).
+// Called on the engine thread; must not block (push to a queue and return) and must own or share
+// what it captures: the call may still be returning when another thread has read the output.
 using OutputSink = std::function<void(RequestOutput)>;
 
 }  // namespace kvik::engine
