@@ -74,6 +74,7 @@ Result<std::optional<JinjaValue>> OwnItem(JinjaRuntime& runtime, const JinjaValu
 
 struct SliceBounds {
   int64_t start = 0;
+  int64_t stop = 0;
   int64_t step = 1;
   size_t count = 0;
 };
@@ -98,8 +99,8 @@ Result<SliceBounds> BoundsOf(const JinjaValue& start, const JinjaValue& stop,
     return std::clamp(index, low, high);
   };
   KVIK_ASSIGN(bounds.start, place(start, backwards ? high : low));
-  KVIK_ASSIGN(const int64_t end, place(stop, backwards ? low : high));
-  const int64_t distance = backwards ? bounds.start - end : end - bounds.start;
+  KVIK_ASSIGN(bounds.stop, place(stop, backwards ? low : high));
+  const int64_t distance = backwards ? bounds.start - bounds.stop : bounds.stop - bounds.start;
   if (distance > 0) {
     const int64_t stride = backwards ? -bounds.step : bounds.step;
     bounds.count = static_cast<size_t>((distance - 1) / stride + 1);
@@ -209,7 +210,7 @@ Result<JinjaValue> JinjaSlice(JinjaRuntime& runtime, const JinjaValue& value,
       return Err(ErrorCode::kInvalidInput, "a range step does not fit 64 bits");
     }
     const int64_t first = range->start + bounds.start * range->step;
-    const int64_t last = first + static_cast<int64_t>(bounds.count) * stride;
+    const int64_t last = range->start + bounds.stop * range->step;
     return runtime.Object(std::make_shared<JinjaRange>(first, last, stride, bounds.count));
   }
   return Err(ErrorCode::kInvalidInput, "'%s' cannot be sliced", JinjaTypeName(value).c_str());

@@ -80,6 +80,7 @@ struct JinjaMacroDef {
   bool uses_kwargs = false;
   bool uses_varargs = false;
   JinjaBody body;
+  std::vector<JinjaNameId> hidden;  // as JinjaStatement::hidden
 };
 
 // One statement. `kind` says which fields it uses:
@@ -113,11 +114,15 @@ struct JinjaStatement {
   std::vector<JinjaExprPtr> exprs;
   JinjaExprPtr filter;
   std::vector<JinjaBody> bodies;
+  // Per body that is a scope: names that are undefined in it until it sets them, even if the
+  // context knows them (jinja_scopes.cc).
+  std::vector<std::vector<JinjaNameId>> hidden;
   std::unique_ptr<JinjaMacroDef> macro;
 };
 
 struct JinjaTemplate {
   JinjaBody body;
+  std::vector<JinjaNameId> hidden;  // as JinjaStatement::hidden
   std::vector<std::string> names;
 };
 

@@ -11,6 +11,10 @@ const JinjaValue& JinjaInterpreter::Lookup(JinjaNameId name) {
   for (const JinjaScope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
     if (const JinjaValue* found = scope->Find(name)) return *found;
   }
+  return LookupOuter(name);
+}
+
+const JinjaValue& JinjaInterpreter::LookupOuter(JinjaNameId name) {
   std::optional<JinjaValue>& outer = outer_[name];
   if (!outer) {
     const std::string& text = template_.names[name];

@@ -121,6 +121,7 @@ JinjaInterpreter::~JinjaInterpreter() {
 Result<std::string> JinjaInterpreter::Run() {
   std::string text;
   out_ = &text;
+  Hide(template_.hidden);
   const Result<Flow> flow = ExecBody(template_.body);
   if (!flow) {
     if (error_line_ == 0) return flow.error();
@@ -211,13 +212,13 @@ Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecInner(const JinjaStatement&
     case Kind::kWith:
       return ExecWith(statement);
     case Kind::kScope:
-      return ExecScoped(statement.bodies[0], statement.isolated ? root_ : scope_);
+      return ExecScoped(statement, 0, statement.isolated ? root_ : scope_);
     case Kind::kAutoescape: {
       KVIK_ASSIGN(const JinjaValue on, Eval(*statement.exprs[0]));
       if (JinjaTruth(on)) {
         return Err(ErrorCode::kUnsupported, "autoescape is not supported in chat templates");
       }
-      return ExecScoped(statement.bodies[0], scope_);
+      return ExecScoped(statement, 0, scope_);
     }
     case Kind::kBreak:
       return Flow::kBreak;
@@ -270,6 +271,7 @@ Result<JinjaInterpreter::Flow> JinjaInterpreter::RunLoop(const JinjaStatement& s
       } else {
         scope_->variables.clear();
       }
+      Hide(statement.hidden[0]);
       if (loop_name_) scope_->Set(*loop_name_, loop_value);
       KVIK_TRY(Assign(*statement.target, *std::move(item)));
       KVIK_ASSIGN(const Flow flow, ExecBody(statement.bodies[0]));
@@ -277,7 +279,7 @@ Result<JinjaInterpreter::Flow> JinjaInterpreter::RunLoop(const JinjaStatement& s
       if (flow == Flow::kNext) reached_end = true;
     }
   }
-  if (!reached_end && statement.bodies.size() > 1) return ExecScoped(statement.bodies[1], parent);
+  if (!reached_end && statement.bodies.size() > 1) return ExecScoped(statement, 1, parent);
   return Flow::kNext;
 }
 
@@ -302,21 +304,31 @@ Result<bool> JinjaInterpreter::PassesFilter(const JinjaStatement& loop,
   return JinjaTruth(test);
 }
 
-Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecScoped(const JinjaBody& body,
-                                                            std::shared_ptr<JinjaScope> parent) {
-  const Restore<std::shared_ptr<JinjaScope>> in_scope(scope_, NewScope(std::move(parent)));
-  return ExecBody(body);
+void JinjaInterpreter::Hide(const std::vector<JinjaNameId>& names) {
+  for (const JinjaNameId name : names) {
+    // What neither the context nor the globals know is undefined anyway.
+    if (LookupOuter(name).is_undefined()) continue;
+    scope_->Set(name, JinjaValue::Undefined(JinjaQuote(template_.names[name]) + " is undefined"));
+  }
 }
 
-Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecCaptured(const JinjaBody& body,
+Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecScoped(const JinjaStatement& statement,
+                                                            size_t i,
+                                                            std::shared_ptr<JinjaScope> parent) {
+  const Restore<std::shared_ptr<JinjaScope>> in_scope(scope_, NewScope(std::move(parent)));
+  Hide(statement.hidden[i]);
+  return ExecBody(statement.bodies[i]);
+}
+
+Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecCaptured(const JinjaStatement& statement,
                                                               std::string* text) {
   const Restore<std::string*> into(out_, text);
-  return ExecScoped(body, scope_);
+  return ExecScoped(statement, 0, scope_);
 }
 
 Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecSetBlock(const JinjaStatement& statement) {
   std::string text;
-  KVIK_ASSIGN(const Flow flow, ExecCaptured(statement.bodies[0], &text));
+  KVIK_ASSIGN(const Flow flow, ExecCaptured(statement, &text));
   if (flow != Flow::kNext) return flow;
   JinjaValue value = JinjaValue::String(std::move(text));
   if (statement.filter != nullptr) {
@@ -328,7 +340,7 @@ Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecSetBlock(const JinjaStateme
 
 Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecFilterBlock(const JinjaStatement& statement) {
   std::string text;
-  KVIK_ASSIGN(const Flow flow, ExecCaptured(statement.bodies[0], &text));
+  KVIK_ASSIGN(const Flow flow, ExecCaptured(statement, &text));
   if (flow != Flow::kNext) return flow;
   const JinjaValue input = JinjaValue::String(std::move(text));
   KVIK_ASSIGN(const JinjaValue value, EvalFilter(*statement.filter, &input));
@@ -349,6 +361,7 @@ Result<JinjaInterpreter::Flow> JinjaInterpreter::ExecWith(const JinjaStatement& 
   for (size_t i = 0; i < values.size(); ++i) {
     KVIK_TRY(Assign(*statement.targets[i], std::move(values[i])));
   }
+  Hide(statement.hidden[0]);
   return ExecBody(statement.bodies[0]);
 }
 
@@ -390,6 +403,7 @@ Result<JinjaValue> JinjaInterpreter::CallMacro(const JinjaMacroDef& def,
                                                const std::shared_ptr<JinjaScope>& closure,
                                                JinjaArgs args) {
   const Restore<std::shared_ptr<JinjaScope>> in_scope(scope_, NewScope(closure));
+  Hide(def.hidden);
   const size_t count = def.parameters.size();
   const auto names_parameter = [&def](std::string_view name) {
     return std::find(def.parameter_names.begin(), def.parameter_names.end(), name) !=

@@ -74,10 +74,13 @@ class JinjaInterpreter {
   Result<Flow> ExecCallBlock(const JinjaStatement& statement);
   Result<Flow> ExecFilterBlock(const JinjaStatement& statement);
   Result<Flow> ExecWith(const JinjaStatement& statement);
-  // The body in a new scope inside `parent`.
-  Result<Flow> ExecScoped(const JinjaBody& body, std::shared_ptr<JinjaScope> parent);
-  // The body in a new scope, written to `text` instead of the output.
-  Result<Flow> ExecCaptured(const JinjaBody& body, std::string* text);
+  // Body `i` of the statement, in a new scope inside `parent`.
+  Result<Flow> ExecScoped(const JinjaStatement& statement, size_t i,
+                          std::shared_ptr<JinjaScope> parent);
+  // The first body in a new scope, written to `text` instead of the output.
+  Result<Flow> ExecCaptured(const JinjaStatement& statement, std::string* text);
+  // Makes the names undefined in the current scope.
+  void Hide(const std::vector<JinjaNameId>& names);
   Result<void> Write(std::string_view text);
   Result<void> WriteValue(const JinjaValue& value);
   Result<void> Assign(const JinjaExpr& target, JinjaValue value);
@@ -102,6 +105,8 @@ class JinjaInterpreter {
   Result<JinjaValue> EvalCompare(const JinjaExpr& expr);
   Result<JinjaValue> EvalCondition(const JinjaExpr& expr);
   const JinjaValue& Lookup(JinjaNameId name);
+  // The variable of the context, or global, of this name.
+  const JinjaValue& LookupOuter(JinjaNameId name);
 
   const JinjaTemplate& template_;
   const JinjaValue& context_;

@@ -186,6 +186,8 @@ class Lexer {
       Advance(end);
       return {};
     }
+    // jinja2 accepts a comment that starts where the template ends.
+    if (pos_ == source_.size()) return {};
     return JinjaSyntaxError(line, "missing end of comment tag");
   }
 
@@ -202,6 +204,7 @@ class Lexer {
       Advance(end);
       return {};
     }
+    if (pos_ == source_.size()) return {};  // likewise
     return JinjaSyntaxError(line, "missing end of raw directive");
   }
 

@@ -10,6 +10,7 @@
 
 #include "text/jinja_builtins.h"
 #include "text/jinja_lexer.h"
+#include "text/jinja_scopes.h"
 
 namespace kvik::text {
 namespace {
@@ -31,6 +32,7 @@ class Parser {
   Result<std::shared_ptr<const JinjaTemplate>> Run() {
     KVIK_ASSIGN(template_->body, Body({}));
     if (unknown_) return JinjaSyntaxError(unknown_->line, unknown_->message);
+    JinjaFindHiddenNames(template_.get());
     return std::shared_ptr<const JinjaTemplate>(template_);
   }
 

@@ -522,9 +522,7 @@ Pieces SplitAtSpace(std::string_view text, int64_t limit, bool from_right) {
   std::string_view rest = Strip(text, nullptr, !from_right, from_right);
   while (!rest.empty()) {
     if (limit >= 0 && static_cast<int64_t>(pieces.size()) >= limit) {
-      pieces.push_back(Strip(rest, nullptr, true, true) == rest
-                           ? rest
-                           : Strip(rest, nullptr, from_right, !from_right));
+      pieces.push_back(rest);
       break;
     }
     if (from_right) {

@@ -86,14 +86,22 @@ Result<bool> HasCase(JinjaRuntime& runtime, const JinjaValue& value, const Jinja
   return holds.boolean();
 }
 
+// Names are looked up in a dictionary, so what cannot be a key is an error.
+Result<void> CheckName(const JinjaValue& value) {
+  if (JinjaDict::IsHashable(value)) return {};
+  return Err(ErrorCode::kInvalidInput, "unhashable type: '%s'", JinjaTypeName(value).c_str());
+}
+
 Result<bool> NamesFilter(JinjaRuntime& /*runtime*/, const JinjaValue& value,
                          const JinjaArgs& args) {
   KVIK_TRY(JinjaBoundArgs::Bind("filter", args, {}));
+  KVIK_TRY(CheckName(value));
   return value.is_string() && FindJinjaFilter(value.text()) != nullptr;
 }
 
 Result<bool> NamesTest(JinjaRuntime& /*runtime*/, const JinjaValue& value, const JinjaArgs& args) {
   KVIK_TRY(JinjaBoundArgs::Bind("test", args, {}));
+  KVIK_TRY(CheckName(value));
   return value.is_string() && FindJinjaTest(value.text()) != nullptr;
 }
 

@@ -167,11 +167,6 @@ Result<JinjaValue> Center(JinjaRuntime& runtime, const JinjaValue& value, const 
 Result<JinjaValue> Truncate(JinjaRuntime& runtime, const JinjaValue& value, const JinjaArgs& args) {
   KVIK_ASSIGN(const JinjaBoundArgs bound,
               JinjaBoundArgs::Bind("truncate", args, {"length", "killwords", "end", "leeway"}));
-  if (value.is_undefined()) return value;
-  if (!value.is_string()) {
-    return Err(ErrorCode::kInvalidInput, "truncate: a string is needed, not '%s'",
-               JinjaTypeName(value).c_str());
-  }
   KVIK_ASSIGN(const int64_t length, bound.Int(0, 255));
   KVIK_ASSIGN(const std::string end, bound.Text(2, "..."));
   int64_t leeway = 5;
@@ -184,12 +179,15 @@ Result<JinjaValue> Truncate(JinjaRuntime& runtime, const JinjaValue& value, cons
                "truncate: the length is below that of the end, or a "
                "negative leeway");
   }
-  if (!runtime.Step(value.weight()) || !runtime.Use(value.text().size() + end.size())) {
-    return runtime.Exhausted();
+  KVIK_ASSIGN(const size_t measured, JinjaLength(runtime, value));
+  const auto size = static_cast<int64_t>(measured);
+  if (size <= length || size - length <= leeway) return value;
+  if (!value.is_string()) {
+    return Err(ErrorCode::kInvalidInput, "truncate: a string is needed, not '%s'",
+               JinjaTypeName(value).c_str());
   }
   const std::string& text = value.text();
-  const auto size = static_cast<int64_t>(CountCodePoints(text));
-  if (size <= length || size - length <= leeway) return value;
+  if (!runtime.Use(text.size() + end.size())) return runtime.Exhausted();
   std::string out =
       text.substr(0, OffsetOfCodePoint(text, static_cast<size_t>(length - end_length)));
   if (!bound.Flag(1, false)) out = out.substr(0, out.rfind(' '));
