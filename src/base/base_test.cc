@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/float16.h"
 #include "base/isa.h"
+#include "base/memory_info.h"
 #include "base/result.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -89,6 +90,13 @@ TEST(Isa, ScalarIsAlwaysThereAndNamesParse) {
   }
   EXPECT_TRUE(IsaSupported(Isa::kScalar));
   EXPECT_FALSE(ParseIsa("sse9"));
+}
+
+TEST(MemoryInfo, SaysSomethingPlausible) {
+  const std::optional<size_t> available = AvailableMemoryBytes();
+  ASSERT_TRUE(available);
+  EXPECT_GT(*available, size_t{1} << 20);
+  EXPECT_LT(*available, size_t{1} << 50);
 }
 
 }  // namespace
