@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speed of attention as shares of what this machine does at best, measured in the same run.
+//   attention_bench [--quick] [--threads N] [--only SUBSTRING] [--cpu-time]
+// --cpu-time implies --threads 1 and counts the time that the thread ran instead of the time that
+// passed: for machines on which something else runs.
+// KVIK_KERNELS chooses the ISA; the arithmetic is bf16 where it has it. Every shape is compared
+// with the double-precision reference before it is timed. Exit 1 when a goal is missed.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "attention/attention.h"
+#include "attention/kv_pages.h"
+#include "attention/reference.h"
+#include "base/aligned_buffer.h"
+#include "base/float16.h"
+#include "base/machine_peak.h"
+#include "base/rng.h"
+
+namespace kvik::attention {
+namespace {
+
+struct Options {
+  bool quick = false;
+  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  std::string only;
+  bool cpu_time = false;
+};
+
+double Wall() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double ThreadCpuTime() {
+  timespec t = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+// The clock of the measurement, for code that takes one.
+class BenchClock final : public Clock {
+ public:
+  explicit BenchClock(double (*now)()) : now_(now) {}
+  [[nodiscard]] int64_t NowMicros() const override { return static_cast<int64_t>(now_() * 1e6); }
+
+ private:
+  double (*now_)();
+};
+
+template <typename T>
+T OrDie(Result<T> result) {
+  if (!result.has_value()) {
+    std::fprintf(stderr, "attention_bench: %s\n", result.error().message.c_str());
+    std::exit(1);
+  }
+  return std::move(*result);
+}
+
+// Requests of `context` tokens each, all cached, their blocks at random places; and queries for
+// them.
+class Setup {
+ public:
+  Setup(Isa isa, ComputeType compute, const AttentionShape& shape, int num_layers, int block_size,
+        int requests, int context, ThreadPool& pool)
+      : shape_(shape),
+        geometry_{num_layers, shape.num_kv_heads, shape.head_dim, block_size, kv::KvDtype::kBf16},
+        pool_(pool) {
+    attention_ = OrDie(Attention::Create(isa, compute, shape, geometry_));
+    const auto table_size = static_cast<size_t>((context + block_size - 1) / block_size);
+    const size_t blocks = table_size * static_cast<size_t>(requests);
+    arena_ = OrDie(AlignedBuffer::Create(blocks * geometry_.bytes_per_block()));
+    Rng rng(1);
+    // Keys and values: two bf16 numbers in [-2, 2) a draw, written as bits; any layout will do.
+    uint64_t bits = 0;
+    for (Bf16& value : arena_.As<Bf16>()) {
+      bits = bits * 6364136223846793005ULL + 1442695040888963407ULL;
+      value = ToBf16(static_cast<float>(bits >> 40) * 0x1.0p-22F - 2.0F);
+    }
+    std::vector<BlockId> ids(blocks);
+    for (size_t i = 0; i < blocks; ++i) {
+      ids[i] = static_cast<BlockId>(i);
+    }
+    for (size_t i = 0; i < blocks; ++i) {
+      std::swap(ids[i], ids[i + rng.Below(blocks - i)]);
+    }
+    for (int r = 0; r < requests; ++r) {
+      const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(table_size) * r;
+      tables_.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(table_size));
+    }
+    q_.resize(static_cast<size_t>(std::max(context, requests)) * row_floats());
+    for (float& q : q_) {
+      q = static_cast<float>(rng.Uniform() * 4 - 2);
+    }
+    out_.resize(q_.size());
+  }
+
+  struct Range {
+    int request, first_pos, num_tokens;
+  };
+
+  void Plan(AttentionPlan& plan, const std::vector<Range>& ranges, int first_row = 0) const {
+    plan.Build(shape_, Segments(ranges, first_row), pool_.num_threads());
+  }
+  void Attend(const AttentionPlan& plan, int layer) {
+    attention_->Attend(plan, layer, q_, {arena_.data(), arena_.size_bytes()}, out_, pool_);
+  }
+
+  // Compares up to `samples` rows of the last Attend(plan, layer) with the reference.
+  void Verify(const std::vector<Range>& ranges, int layer, int samples) {
+    const double tolerance = attention_->compute() == ComputeType::kBf16 ? 2e-2 : 1e-4;
+    std::vector<MsaSegment> rows;
+    for (const MsaSegment& s : Segments(ranges, 0)) {
+      for (int i = 0; i < samples; ++i) {
+        const int t =
+            static_cast<int>(static_cast<int64_t>(s.num_tokens - 1) * i / std::max(1, samples - 1));
+        rows.push_back({s.first_row + t, 1, s.first_pos + t, s.block_table});
+      }
+    }
+    std::vector<double> want(q_.size());
+    ReferenceAttention(shape_, geometry_, rows, layer, q_, {arena_.data(), arena_.size_bytes()},
+                       want);
+    for (const MsaSegment& s : rows) {
+      for (size_t i = 0; i < row_floats(); ++i) {
+        const size_t at = static_cast<size_t>(s.first_row) * row_floats() + i;
+        const double error = std::abs(static_cast<double>(out_[at]) - want[at]);
+        if (!(error <= tolerance)) {
+          std::fprintf(stderr, "attention_bench: position %d differs from the reference by %g\n",
+                       s.first_pos, error);
+          std::exit(1);
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] uint64_t num_dispatches() const { return attention_->num_dispatches(); }
+  [[nodiscard]] const kv::KvGeometry& geometry() const { return geometry_; }
+
+ private:
+  [[nodiscard]] size_t row_floats() const {
+    return static_cast<size_t>(shape_.num_q_heads * shape_.head_dim);
+  }
+  [[nodiscard]] std::vector<MsaSegment> Segments(const std::vector<Range>& ranges,
+                                                 int first_row) const {
+    std::vector<MsaSegment> segments;
+    for (const Range& range : ranges) {
+      segments.push_back({first_row, range.num_tokens, range.first_pos,
+                          tables_[static_cast<size_t>(range.request)].data()});
+      first_row += range.num_tokens;
+    }
+    return segments;
+  }
+
+  AttentionShape shape_;
+  kv::KvGeometry geometry_;
+  ThreadPool& pool_;
+  std::unique_ptr<Attention> attention_;
+  AlignedBuffer arena_;
+  std::vector<std::vector<BlockId>> tables_;
+  std::vector<float> q_, out_;
+};
+
+class Bench {
+ public:
+  Bench(Isa isa, const Options& options)
+      : isa_(isa),
+        compute_(ComputeSupported(isa, ComputeType::kBf16) ? ComputeType::kBf16
+                                                           : ComputeType::kF32),
+        options_(options),
+        now_(options.cpu_time ? ThreadCpuTime : Wall),
+        clock_(now_),
+        pool_(options.threads) {}
+
+  int Run() {
+    std::printf("attention_bench: %s kernels, %s arithmetic, bf16 KV, %d threads\n", IsaName(isa_),
+                compute_ == ComputeType::kBf16 ? "bf16" : "float32", options_.threads);
+    std::printf("%-44s %14s %14s %7s %6s\n", "case", "measured", "of", "share", "goal");
+    const AttentionShape small = Shape(9, 3, 64);
+    const AttentionShape large = Shape(32, 8, 128);
+    const AttentionShape medium = Shape(8, 2, 128);  // a quarter of `large`: prefill is long enough
+    for (int length : {1024, 4096, 8192}) {
+      if (options_.quick && length == 8192) {
+        continue;
+      }
+      Prefill(small, length, 16);
+      Prefill(medium, length, 16);
+    }
+    Prefill(small, 4096, 64);
+    TwoSegments(small, 64, 1920);
+    TwoSegments(small, 512, 3072);
+    TwoSegments(medium, 512, 3072);
+    for (int context : {1024, 4096, 8192}) {
+      if (options_.quick && context == 8192) {
+        continue;
+      }
+      for (int batch : {1, 4}) {
+        Decode(small, batch, context, 16);
+        Decode(large, batch, context, 16);
+      }
+    }
+    Decode(small, 1, 4096, 64);
+    std::printf("%d of %d cases reach their goal\n", passed_, cases_);
+    return passed_ == cases_ ? 0 : 1;
+  }
+
+ private:
+  static AttentionShape Shape(int q_heads, int kv_heads, int head_dim) {
+    return {q_heads, kv_heads, head_dim, 1.0F / std::sqrt(static_cast<float>(head_dim)), 0};
+  }
+  static std::string Name(const AttentionShape& s, int block_size) {
+    return std::to_string(s.num_q_heads) + "/" + std::to_string(s.num_kv_heads) + " d" +
+           std::to_string(s.head_dim) + " b" + std::to_string(block_size);
+  }
+  [[nodiscard]] bool Selected(const std::string& name) const {
+    return name.find(options_.only) != std::string::npos;
+  }
+  void Report(const std::string& name, double measured, double of, const char* unit, double share,
+              double goal, bool pass) {
+    ++cases_;
+    passed_ += pass ? 1 : 0;
+    std::printf("%-44s %9.2f %-4s %9.2f %-4s %6.1f%% %5.0f%%  %s\n", name.c_str(), measured, unit,
+                of, unit, 100 * share, 100 * goal, pass ? "pass" : "short");
+    std::fflush(stdout);
+  }
+
+  // Seconds of the fastest of several calls; stops after about `budget_s`.
+  template <typename Fn>
+  double Best(double budget_s, int min_runs, Fn&& fn) {
+    double best = 1e30;
+    const double start = Wall();
+    for (int i = 0; i < min_runs || Wall() - start < budget_s; ++i) {
+      const double t = now_();
+      fn();
+      best = std::min(best, now_() - t);
+    }
+    return best;
+  }
+  [[nodiscard]] double budget_s() const { return options_.quick ? 0.3 : 1.5; }
+
+  // The machine's peak is measured before and after, like everything else the best of all: other
+  // processes come and go.
+  void Prefill(const AttentionShape& shape, int length, int block_size) {
+    const std::string name = "prefill " + Name(shape, block_size) + " " + std::to_string(length);
+    if (!Selected(name)) {
+      return;
+    }
+    Setup setup(isa_, compute_, shape, 1, block_size, 1, length, pool_);
+    AttentionPlan plan;
+    const std::vector<Setup::Range> ranges = {{0, 0, length}};
+    setup.Plan(plan, ranges);
+    setup.Attend(plan, 0);
+    setup.Verify(ranges, 0, 3);
+    MeasurePeak();
+    const double seconds = Best(budget_s(), 3, [&] { setup.Attend(plan, 0); });
+    MeasurePeak();
+    const double operations =
+        4.0 * shape.head_dim * shape.num_q_heads * 0.5 * length * (static_cast<double>(length) + 1);
+    const double gflops = operations / seconds * 1e-9;
+    const double goal = length >= 4096 ? 0.70 : 0.60;
+    Report(name, gflops, peak_gflops_, "GF/s", gflops / peak_gflops_, goal,
+           gflops >= goal * peak_gflops_);
+  }
+
+  // Two runs of `tokens` queries around `gap` cached tokens: in one call; the same number of
+  // query-key pairs as one segment; and in two calls.
+  void TwoSegments(const AttentionShape& shape, int tokens, int gap) {
+    const std::string name = "segments " + Name(shape, 16) + " " + std::to_string(tokens) + "+" +
+                             std::to_string(tokens) + " gap " + std::to_string(gap);
+    if (!Selected(name)) {
+      return;
+    }
+    const int start = 512;
+    Setup setup(isa_, compute_, shape, 1, 16, 1, start + 2 * tokens + gap, pool_);
+    const std::vector<Setup::Range> two = {{0, start, tokens}, {0, start + tokens + gap, tokens}};
+    AttentionPlan one_plan, two_plan, first_plan, second_plan;
+    setup.Plan(two_plan, two);
+    setup.Plan(one_plan, {{0, start + gap / 2, 2 * tokens}});
+    setup.Plan(first_plan, {two[0]});
+    setup.Plan(second_plan, {two[1]}, tokens);
+    setup.Attend(two_plan, 0);
+    setup.Verify(two, 0, 3);
+
+    double one_s = 1e30, two_s = 1e30, calls_s = 1e30;
+    uint64_t dispatches_one_call = 0, dispatches_two_calls = 0;
+    Best(2 * budget_s(), 20, [&] {  // interleaved, so that all meet the same machine
+      one_s = std::min(one_s, Best(0, 1, [&] { setup.Attend(one_plan, 0); }));
+      const uint64_t before = setup.num_dispatches();
+      two_s = std::min(two_s, Best(0, 1, [&] { setup.Attend(two_plan, 0); }));
+      dispatches_one_call = setup.num_dispatches() - before;
+      calls_s = std::min(calls_s, Best(0, 1, [&] {
+                           setup.Attend(first_plan, 0);
+                           setup.Attend(second_plan, 0);
+                         }));
+      dispatches_two_calls = setup.num_dispatches() - before - dispatches_one_call;
+    });
+    Report(name + ", cost against one segment", two_s * 1e3, one_s * 1e3, "ms", two_s / one_s, 1.02,
+           two_s <= 1.02 * one_s);
+    Report(name + ", " + std::to_string(dispatches_one_call) + " against " +
+               std::to_string(dispatches_two_calls) + " dispatches",
+           two_s * 1e3, calls_s * 1e3, "ms", two_s / calls_s, 1.01,  // 1 %: noise
+           two_s <= 1.01 * calls_s && dispatches_one_call == 1 && dispatches_two_calls == 2);
+  }
+
+  // One token of `batch` requests, layer after layer, so that keys and values come from memory.
+  void Decode(const AttentionShape& shape, int batch, int context, int block_size) {
+    const std::string name = "decode " + Name(shape, block_size) + " " + std::to_string(batch) +
+                             " x " + std::to_string(context);
+    if (!Selected(name)) {
+      return;
+    }
+    const double layer_bytes =
+        4.0 * shape.num_kv_heads * shape.head_dim * batch * static_cast<double>(context);
+    const int layers = std::max(2, static_cast<int>(256e6 / layer_bytes));
+    Setup setup(isa_, compute_, shape, layers, block_size, batch, context, pool_);
+    std::vector<Setup::Range> ranges;
+    for (int r = 0; r < batch; ++r) {
+      ranges.push_back({r, context - 1, 1});
+    }
+    AttentionPlan plan;
+    setup.Plan(plan, ranges);
+    setup.Attend(plan, 1);
+    setup.Verify(ranges, 1, 1);
+    MeasureRead();
+    const double seconds = Best(budget_s(), 3, [&] {
+      for (int layer = 0; layer < layers; ++layer) {
+        setup.Attend(plan, layer);
+      }
+    });
+    MeasureRead();
+    const double gbps = layer_bytes * layers / seconds * 1e-9;
+    const double goal = context >= 4096 ? 0.60 : 0.50;
+    Report(name, gbps, read_gbps_, "GB/s", gbps / read_gbps_, goal, gbps >= goal * read_gbps_);
+  }
+
+  void MeasurePeak() {
+    peak_gflops_ = std::max(peak_gflops_, MeasurePeakGflops(clock_, isa_, compute_, pool_));
+  }
+  void MeasureRead() { read_gbps_ = std::max(read_gbps_, MeasureReadGbps(clock_, isa_, pool_)); }
+
+  Isa isa_;
+  ComputeType compute_;
+  Options options_;
+  double (*now_)();
+  BenchClock clock_;
+  ThreadPool pool_;
+  double peak_gflops_ = 0;
+  double read_gbps_ = 0;
+  int cases_ = 0;
+  int passed_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const bool has_value = i + 1 < argc;
+    if (std::strcmp(argv[i], "--quick") == 0) {
+      options.quick = true;
+    } else if (std::strcmp(argv[i], "--threads") == 0 && has_value) {
+      options.threads = std::max(1, std::atoi(argv[++i]));
+    } else if (std::strcmp(argv[i], "--only") == 0 && has_value) {
+      options.only = argv[++i];
+    } else if (std::strcmp(argv[i], "--cpu-time") == 0) {
+      options.cpu_time = true;
+    } else {
+      std::fprintf(stderr,
+                   "usage: attention_bench [--quick] [--threads N] [--only SUBSTRING]"
+                   " [--cpu-time]\n");
+      return 2;
+    }
+  }
+  if (options.cpu_time) {
+    options.threads = 1;
+  }
+  return Bench(OrDie(SelectIsa()), options).Run();
+}
+
+}  // namespace
+}  // namespace kvik::attention
+
+int main(int argc, char** argv) { return kvik::attention::Main(argc, argv); }
