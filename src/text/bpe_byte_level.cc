@@ -146,9 +146,6 @@ class ByteLevelBpe : public TokenizerModel {
 
 Result<std::unique_ptr<TokenizerModel>> MakeByteLevelBpe(const TokenizerSpec& spec,
                                                          Vocabulary* vocabulary) {
-  if (spec.merges.empty() && !spec.ignore_merges) {
-    return Err(ErrorCode::kCorrupt, "tokenizer: byte-level BPE without merges");
-  }
   KVIK_ASSIGN(BpeMerges merges, ReadMerges(spec, vocabulary));
   return std::unique_ptr<TokenizerModel>(
       std::make_unique<ByteLevelBpe>(vocabulary, std::move(merges), spec.ignore_merges));

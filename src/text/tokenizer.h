@@ -29,9 +29,9 @@ struct EncodeOptions {
 
 class Tokenizer {
  public:
-  // kCorrupt: ids out of range, lists whose lengths do not match, no pieces or far too many, no
-  // merges or scores. kUnsupported: a regex that cannot be compiled, steps that could make a text
-  // much longer.
+  // kCorrupt: ids out of range, lists whose lengths do not match, no pieces or far too many,
+  // SentencePiece without merges and scores. kUnsupported: a regex that cannot be compiled, steps
+  // that could make a text much longer.
   static Result<std::unique_ptr<Tokenizer>> Create(TokenizerSpec spec);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;

@@ -11,7 +11,14 @@
 namespace kvik::text {
 namespace {
 
+// As \w of Unicode's recommendation for regular expressions.
 bool IsWordCharacter(char32_t c) {
+  const bool other_alphabetic = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+                                (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+  const bool join_control = c == 0x200C || c == 0x200D;
+  if (other_alphabetic || join_control) {
+    return true;
+  }
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:

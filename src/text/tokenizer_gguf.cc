@@ -107,6 +107,9 @@ Result<TokenizerSpec> SpecFromGguf(GgufTokenizer fields) {
   }
 
   if (byte_level) {
+    if (spec.merges.empty()) {
+      return Err(ErrorCode::kCorrupt, "tokenizer.ggml.merges is absent or empty");
+    }
     std::optional<std::vector<PreTokenizerStep>> steps = NamedPreTokenizer(fields.pre);
     if (!steps) {
       return Err(ErrorCode::kUnsupported, "%s is '%s', which kvik does not have", kPreKey.data(),

@@ -30,6 +30,11 @@ constexpr size_t kMaxSteps = 64;
 // Ids need not be contiguous, but a few bytes of file must not ask for a large vocabulary.
 constexpr size_t kMaxIdGaps = 65536;
 
+// Words and runs of other characters. Here \w is Unicode's, not that of patterns in the file.
+constexpr std::string_view kWhitespaceSplit =
+    R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}\x{200C}\x{200D}]+|)"
+    R"([^\s\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}\x{200C}\x{200D}]+)";
+
 std::string Shown(std::string_view text) {
   std::string shown(text.substr(0, 60));
   std::replace_if(
@@ -292,7 +297,7 @@ Result<void> ReadPreTokenizer(const Node& node, bool* byte_level, TokenizerSpec*
     KVIK_ASSIGN(step.split, node.BoolOr("split", true));
     steps.push_back(std::move(step));
   } else if (type == "Whitespace") {
-    steps.push_back(SplitBy(R"(\w+|[^\w\s]+)", SplitBehavior::kRemoved, true));
+    steps.push_back(SplitBy(kWhitespaceSplit, SplitBehavior::kRemoved, true));
   } else if (type == "WhitespaceSplit") {
     steps.push_back(SplitBy(R"(\s)", SplitBehavior::kRemoved));
   } else if (type == "Punctuation") {

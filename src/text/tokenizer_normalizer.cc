@@ -65,7 +65,9 @@ std::string Lowercase(std::string_view text) {
 std::string StripAccents(std::string_view text) {
   std::string out;
   ForEachCodePoint(text, [&](char32_t c, std::string_view bytes) {
-    if (utf8proc_category(static_cast<utf8proc_int32_t>(c)) != UTF8PROC_CATEGORY_MN) {
+    const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+    if (category != UTF8PROC_CATEGORY_MN && category != UTF8PROC_CATEGORY_MC &&
+        category != UTF8PROC_CATEGORY_ME) {
       out += bytes;
     }
   });

@@ -17,8 +17,10 @@ namespace {
 // PCRE2's own \s has U+180E, which lost White_Space in Unicode 6.3.
 constexpr std::string_view kSpaceClass =
     R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-// PCRE2's own \w has neither marks nor all connector punctuation.
-constexpr std::string_view kWordClass = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9})";
+// PCRE2's own \w has neither marks nor all connector punctuation. (The Latin-1 numbers are
+// Oniguruma's.)
+constexpr std::string_view kWordClass =
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 
 constexpr size_t kMaxPatternBytes = 16384;
 constexpr uint32_t kMatchLimit = 10'000'000;

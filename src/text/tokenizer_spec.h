@@ -42,7 +42,7 @@ struct NormalizerStep {
     kNfkc,
     kNfkd,
     kLowercase,
-    kStripAccents,  // drops nonspacing marks
+    kStripAccents,  // drops all marks
     kStrip,         // white space at the ends named by strip_left, strip_right
     kPrepend,       // `content` before a text that is not empty
     kReplace,       // every `pattern` (a literal) by `content`
