@@ -6,6 +6,7 @@
 #include "text/jinja_interpreter.h"
 #include "text/jinja_loop.h"
 #include "text/jinja_ops.h"
+#include "text/jinja_unicode.h"
 
 namespace kvik::text {
 namespace {
@@ -74,6 +75,16 @@ std::shared_ptr<JinjaScope> NewScope(std::shared_ptr<JinjaScope> parent) {
   return scope;
 }
 
+// Messages quote what the template and its variables say; an error is still one line of bounded
+// length.
+std::string OneLine(const std::string& message) {
+  constexpr size_t kMaxCodePoints = 1000;
+  std::string line = message.substr(0, OffsetOfCodePoint(message, kMaxCodePoints));
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  return line;
+}
+
 // Takes the argument `name` out of the named ones.
 std::optional<JinjaValue> TakeNamed(JinjaArgs* args, std::string_view name) {
   const auto it = std::find_if(args->named.begin(), args->named.end(),
@@ -124,9 +135,9 @@ Result<std::string> JinjaInterpreter::Run() {
   Hide(template_.hidden);
   const Result<Flow> flow = ExecBody(template_.body);
   if (!flow) {
-    if (error_line_ == 0) return flow.error();
-    return Error{flow.error().code,
-                 "line " + std::to_string(error_line_) + ": " + flow.error().message};
+    std::string message = OneLine(flow.error().message);
+    if (error_line_ != 0) message.insert(0, "line " + std::to_string(error_line_) + ": ");
+    return Error{flow.error().code, std::move(message)};
   }
   return text;
 }

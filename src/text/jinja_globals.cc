@@ -163,8 +163,6 @@ Result<JinjaValue> RaiseException(JinjaRuntime& runtime, const JinjaArgs& args) 
   KVIK_ASSIGN(const JinjaBoundArgs bound,
               JinjaBoundArgs::Bind("raise_exception", args, {"message"}, 1));
   KVIK_ASSIGN(std::string message, JinjaStr(runtime, bound[0]));
-  // Errors are one line.
-  std::replace(message.begin(), message.end(), '\n', ' ');
   return Error{ErrorCode::kInvalidInput, std::move(message)};
 }
 
