@@ -106,7 +106,7 @@ struct EngineLoop::Impl {
     EngineStats now = engine->stats();
     now.rejected += rejected;
     MutexLock lock(stats_mutex);
-    stats = std::move(now);
+    stats = now;
   }
 
   std::unique_ptr<Engine> engine;
