@@ -111,11 +111,12 @@ struct EngineLoop::Impl {
 
   std::unique_ptr<Engine> engine;
   EngineLoopOptions options;
-  // Unbounded as a queue; Submit looks at its length. Aborts are never refused.
+  // Unbounded: max_requests bounds what is submitted, and aborts are never refused.
   BoundedQueue<Command> commands{std::numeric_limits<size_t>::max()};
   std::atomic<bool> draining{false};
   std::atomic<bool> stopping{false};
   std::atomic<int64_t> rejected{0};
+  std::atomic<int64_t> in_flight{0};
   Mutex stats_mutex;
   EngineStats stats KVIK_GUARDED_BY(stats_mutex);
   Mutex join_mutex;
@@ -139,13 +140,21 @@ Result<RequestId> EngineLoop::Submit(Request request, OutputSink sink) {
   if (impl_->draining) {
     return Err(ErrorCode::kUnavailable, "the server is shutting down");
   }
-  if (impl_->commands.size() >= impl_->options.max_queued_commands) {
-    return Err(ErrorCode::kUnavailable, "%zu requests wait already: try again later",
-               impl_->options.max_queued_commands);
+  if (++impl_->in_flight > impl_->options.max_requests) {
+    --impl_->in_flight;
+    return Err(ErrorCode::kUnavailable, "%lld requests are in flight already: try again later",
+               static_cast<long long>(impl_->options.max_requests));
   }
   const RequestId id = impl_->engine->ReserveId();
-  Command command = SubmitCommand{id, std::move(request), std::move(sink)};
+  OutputSink counted = [impl = impl_.get(), sink = std::move(sink)](RequestOutput output) {
+    if (output.finish) {
+      --impl->in_flight;
+    }
+    sink(std::move(output));
+  };
+  Command command = SubmitCommand{id, std::move(request), std::move(counted)};
   if (!impl_->commands.TryPush(command)) {
+    --impl_->in_flight;
     return Err(ErrorCode::kUnavailable, "the server is shutting down");
   }
   return id;

@@ -17,7 +17,7 @@
 namespace kvik::engine {
 
 struct EngineLoopOptions {
-  size_t max_queued_commands = 4096;  // Submit answers kUnavailable beyond
+  int64_t max_requests = 4096;  // queued, waiting and running; Submit answers kUnavailable beyond
   // Called on the engine thread after every step; must not block. May be empty.
   std::function<void(const StepReport&)> on_step;
 };
@@ -32,8 +32,8 @@ class EngineLoop {
   EngineLoop& operator=(const EngineLoop&) = delete;
 
   // Checks the request on the calling thread (Engine::Validate) and queues it. kInvalidInput: the
-  // request; kUnavailable: draining or the queue is full. After success the sink gets exactly one
-  // output with `finish`, whatever happens.
+  // request; kUnavailable: draining, or max_requests are in flight. After success the sink gets
+  // exactly one output with `finish`, whatever happens.
   Result<RequestId> Submit(Request request, OutputSink sink);
   // The request ends with kCancelled unless it ends by itself first. Unknown ids are ignored.
   void Abort(RequestId id);

@@ -175,22 +175,22 @@ TEST_F(EngineLoopTest, StopCancelsWhatRunsAndWhatWaits) {
   loop_->Stop();  // again
 }
 
-TEST_F(EngineLoopTest, AFullQueueAnswersUnavailable) {
+TEST_F(EngineLoopTest, BeyondMaxRequestsSubmitAnswersUnavailable) {
   EngineLoopOptions options;
-  options.max_queued_commands = 3;
+  options.max_requests = 3;
   Start(std::move(options));
   CloseGate();
   const Outputs outputs = MakeOutputs();
-  ASSERT_TRUE(loop_->Submit(MakeRequest(10, 1), Into(outputs)).has_value());
-  entered_->wait();
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(loop_->Submit(MakeRequest(10, 1), Into(outputs)).has_value());
   }
   EXPECT_EQ(loop_->Submit(MakeRequest(10, 1), {}).error().code, ErrorCode::kUnavailable);
   gate_->count_down();
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(WaitForEnd(outputs).finish, FinishReason::kLength);
   }
+  ASSERT_TRUE(loop_->Submit(MakeRequest(10, 1), Into(outputs)).has_value());
+  EXPECT_EQ(WaitForEnd(outputs).finish, FinishReason::kLength);
 }
 
 TEST_F(EngineLoopTest, EveryStepIsReported) {
