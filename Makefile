@@ -56,7 +56,7 @@ test-all: setup
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-15} scripts/fuzz.sh
 
 bench: tests
-	scripts/bench.sh
+	scripts/bench.sh $(BENCH_FLAGS)
 
 bench-peers: build
 	python3 -B scripts/bench_peers.py
