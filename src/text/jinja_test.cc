@@ -417,7 +417,7 @@ TEST(Jinja, ErrorsNameTheLine) {
   EXPECT_EQ(raised.error().message, "chat template: line 1: roles alternate");
   const Result<std::string> quoted = Render("{{ d['a\nb'].c }}");
   ASSERT_FALSE(quoted);
-  EXPECT_EQ(quoted.error().message, "chat template: line 1: 'dict object' has no attribute 'a b'");
+  EXPECT_EQ(quoted.error().message, "chat template: line 2: 'dict object' has no attribute 'a b'");
 }
 
 TEST(Jinja, UnknownFiltersAreErrorsUnlessAnIfKeepsThemAway) {
