@@ -178,9 +178,10 @@ std::string Normalizer::Apply(std::string_view text) const {
       case NormalizerStep::Kind::kReplaceRegex: {
         std::string out;
         size_t pos = 0;
+        const std::string& content = step.content;  // clang 14 captures no structured binding
         regex->ForEach(current, [&](size_t begin, size_t end) {
           out.append(current, pos, begin - pos);
-          out += step.content;
+          out += content;
           pos = end;
         });
         out.append(current, pos);
