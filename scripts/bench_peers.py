@@ -167,10 +167,10 @@ if __name__ == "__main__":
 
 class Peer(Engine):
     def __init__(self, name, setting, python, worker, arguments):
-        path = CACHE / f"bench-peers-{name}-{setting.replace(' ', '-')}"
-        script = path.with_suffix(".py")  # a file, because vLLM starts its engine by importing it again
+        stem = f"bench-peers-{name}-{setting}".replace(" ", "-")
+        script = CACHE / f"{stem}.py"  # a file, because vLLM starts its engine by importing it again
         script.write_text(worker)
-        self.log = open(path.with_suffix(".log"), "w")
+        self.log = open(CACHE / f"{stem}.log", "w")
         super().__init__(name, setting, [python, "-B", str(script), *map(str, arguments)], stdin=subprocess.PIPE,
                          stdout=subprocess.PIPE, stderr=self.log, text=True, cwd=CACHE)
         self.version = self.read()["version"]
