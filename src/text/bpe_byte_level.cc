@@ -67,7 +67,9 @@ std::string Unspell(std::string_view spelling) {
 class ByteLevelBpe : public TokenizerModel {
  public:
   ByteLevelBpe(const Vocabulary* vocabulary, BpeMerges merges, bool ignore_merges)
-      : vocabulary_(vocabulary), merges_(std::move(merges)) {
+      : vocabulary_(vocabulary),
+        merges_(std::move(merges)),
+        words_(&words_bytes_, vocabulary->size) {
     for (size_t byte = 0; byte < 256; ++byte) {
       byte_symbols_[byte] = vocabulary->FindSymbol(SpellByte(byte)).value_or(kNoSymbol);
     }
@@ -139,7 +141,7 @@ class ByteLevelBpe : public TokenizerModel {
   BpeMerges merges_;
   std::array<Symbol, 256> byte_symbols_{};
   PieceList words_bytes_;  // by id
-  WholeWords words_{&words_bytes_};
+  WholeWords words_;
 };
 
 }  // namespace

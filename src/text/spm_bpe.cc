@@ -92,7 +92,7 @@ class SentencePieceBpe : public TokenizerModel {
         unk_id_(spec.unk_id),
         fuse_unknown_(spec.fuse_unknown),
         unescape_spaces_(spec.unescape_spaces),
-        words_(&vocabulary->spellings) {
+        words_(&vocabulary->spellings, vocabulary->size) {
     byte_ids_.fill(-1);
     for (size_t i = 0; i < vocabulary->size; ++i) {
       const int byte = ByteOfSpelling(vocabulary->spellings[i]);

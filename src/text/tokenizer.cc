@@ -184,8 +184,8 @@ Tokenizer::~Tokenizer() = default;
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerSpec spec) {
   KVIK_TRY(CheckSpec(spec));
   auto impl = std::make_unique<Impl>(spec);
-  KVIK_ASSIGN(impl->normalizer, Normalizer::Compile(spec.normalizer));
-  KVIK_ASSIGN(impl->pre_tokenizer, PreTokenizer::Compile(spec.pre_tokenizer));
+  KVIK_ASSIGN(impl->normalizer, Normalizer::Compile(std::move(spec.normalizer)));
+  KVIK_ASSIGN(impl->pre_tokenizer, PreTokenizer::Compile(std::move(spec.pre_tokenizer)));
   if (spec.kind == TokenizerKind::kByteLevelBpe) {
     KVIK_ASSIGN(impl->model, MakeByteLevelBpe(spec, &impl->vocabulary));
   } else {

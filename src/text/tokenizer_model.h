@@ -77,16 +77,15 @@ Result<BpeMerges> ReadMerges(const TokenizerSpec& spec, Vocabulary* vocabulary);
 // themselves. Exact, because what a word becomes depends on nothing but the word.
 class WholeWords {
  public:
-  WholeWords() = default;
-  // `pieces` must outlive it and not move.
-  explicit WholeWords(const PieceList* pieces) : pieces_(pieces), map_(pieces) {}
+  // `pieces` must outlive it and not move. Room for `expected` words.
+  WholeWords(const PieceList* pieces, size_t expected) : pieces_(pieces), map_(pieces, expected) {}
 
   void Put(TokenId id);
   [[nodiscard]] std::optional<TokenId> Find(std::string_view word) const;
 
  private:
-  const PieceList* pieces_ = nullptr;
-  PieceMap map_{nullptr};
+  const PieceList* pieces_;
+  PieceMap map_;
   size_t longest_bytes_ = 0;
 };
 
