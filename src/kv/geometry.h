@@ -54,8 +54,7 @@ struct KvGeometry {
   // Byte offset of a page within the arena.
   [[nodiscard]] constexpr size_t arena_offset_bytes(BlockId block, int layer, KvPart part,
                                                     int kv_head) const {
-    return static_cast<size_t>(block) * bytes_per_block() +
-           page_offset_bytes(layer, part, kv_head);
+    return static_cast<size_t>(block) * bytes_per_block() + page_offset_bytes(layer, part, kv_head);
   }
   // Index (in elements) of one value within its page; t in [0, block_size_tokens), d in
   // [0, head_dim).
@@ -67,8 +66,7 @@ struct KvGeometry {
     if (dtype == KvDtype::kF32) {
       return part == KvPart::kKey ? ds * bs + ts : ts * hd + ds;
     }
-    return part == KvPart::kKey ? (ds / 2 * bs + ts) * 2 + ds % 2
-                                : (ts / 2 * hd + ds) * 2 + ts % 2;
+    return part == KvPart::kKey ? (ds / 2 * bs + ts) * 2 + ds % 2 : (ts / 2 * hd + ds) * 2 + ts % 2;
   }
   friend constexpr bool operator==(const KvGeometry&, const KvGeometry&) = default;
 };
