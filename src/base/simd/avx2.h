@@ -19,6 +19,7 @@ struct Avx2Isa {
   static constexpr const char* kName = "avx2";
   static constexpr bool kHasBf16 = false;
   static constexpr int kNumRegisters = 8;
+  static constexpr bool kFastLookup = false;
 
   struct F32 {
     __m256 lo, hi;
@@ -124,6 +125,10 @@ struct Avx2Isa {
     return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
   }
+  KVIK_SIMD_INLINE I32 LoadI8(const int8_t* p) {
+    return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
   KVIK_SIMD_INLINE I32 AddI(I32 a, I32 b) {
     return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
   }
@@ -158,6 +163,28 @@ struct Avx2Isa {
   }
   KVIK_SIMD_INLINE F32 FromBits(I32 a) {
     return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)};
+  }
+
+  KVIK_SIMD_INLINE I32 SelectBits(I32 mask, I32 a, I32 b) {
+    return {_mm256_or_si256(_mm256_and_si256(mask.lo, a.lo), _mm256_andnot_si256(mask.lo, b.lo)),
+            _mm256_or_si256(_mm256_and_si256(mask.hi, a.hi), _mm256_andnot_si256(mask.hi, b.hi))};
+  }
+  KVIK_SIMD_INLINE F32 Lookup16(F32 t, I32 i) {
+    const I32 high = Shl<28>(i);  // bit 3 of an index as a blend's sign
+    return {_mm256_blendv_ps(_mm256_permutevar8x32_ps(t.lo, i.lo),
+                             _mm256_permutevar8x32_ps(t.hi, i.lo), _mm256_castsi256_ps(high.lo)),
+            _mm256_blendv_ps(_mm256_permutevar8x32_ps(t.lo, i.hi),
+                             _mm256_permutevar8x32_ps(t.hi, i.hi), _mm256_castsi256_ps(high.hi))};
+  }
+  KVIK_SIMD_INLINE F32 Lookup32(F32 t, F32 u, I32 i) {
+    const F32 high = FromBits(Shl<27>(i));
+    return Select(Mask{high.lo, high.hi}, Lookup16(u, i), Lookup16(t, i));
+  }
+  KVIK_SIMD_INLINE F32 DupLow(F32 v) { return Dup(v.lo); }
+  KVIK_SIMD_INLINE F32 DupHigh(F32 v) { return Dup(v.hi); }
+  KVIK_SIMD_INLINE F32 Dup(__m256 half) {
+    return {_mm256_permutevar8x32_ps(half, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
+            _mm256_permutevar8x32_ps(half, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};
   }
 
   KVIK_SIMD_INLINE F32 LoadBf16(const Bf16* p) {

@@ -19,6 +19,7 @@ struct Avx512Isa {
   static constexpr const char* kName = "avx512";
   static constexpr bool kHasBf16 = false;
   static constexpr int kNumRegisters = 32;
+  static constexpr bool kFastLookup = true;
 
   using F32 = __m512;
   using I32 = __m512i;
@@ -68,6 +69,9 @@ struct Avx512Isa {
   KVIK_SIMD_INLINE I32 LoadU8(const uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  KVIK_SIMD_INLINE I32 LoadI8(const int8_t* p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
   KVIK_SIMD_INLINE I32 AddI(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
   KVIK_SIMD_INLINE I32 SubI(I32 a, I32 b) { return _mm512_sub_epi32(a, b); }
   KVIK_SIMD_INLINE I32 AndI(I32 a, I32 b) { return _mm512_and_si512(a, b); }
@@ -86,6 +90,20 @@ struct Avx512Isa {
   KVIK_SIMD_INLINE I32 ToI32(F32 a) { return _mm512_cvtps_epi32(a); }
   KVIK_SIMD_INLINE I32 BitsOf(F32 a) { return _mm512_castps_si512(a); }
   KVIK_SIMD_INLINE F32 FromBits(I32 a) { return _mm512_castsi512_ps(a); }
+
+  KVIK_SIMD_INLINE I32 SelectBits(I32 mask, I32 a, I32 b) {
+    return _mm512_ternarylogic_epi32(mask, a, b, 0xCA);
+  }
+  KVIK_SIMD_INLINE F32 Lookup16(F32 t, I32 i) { return _mm512_permutexvar_ps(i, t); }
+  KVIK_SIMD_INLINE F32 Lookup32(F32 t, F32 u, I32 i) { return _mm512_permutex2var_ps(t, i, u); }
+  KVIK_SIMD_INLINE F32 DupLow(F32 v) {
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
+                                 v);
+  }
+  KVIK_SIMD_INLINE F32 DupHigh(F32 v) {
+    return _mm512_permutexvar_ps(
+        _mm512_setr_epi32(8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15), v);
+  }
 
   KVIK_SIMD_INLINE F32 LoadBf16(const Bf16* p) {
     return FromBits(

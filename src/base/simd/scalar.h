@@ -17,6 +17,7 @@ struct ScalarIsa {
   static constexpr const char* kName = "scalar";
   static constexpr bool kHasBf16 = true;
   static constexpr int kNumRegisters = 8;
+  static constexpr bool kFastLookup = false;
 
   struct F32 {
     float lane[16];
@@ -148,6 +149,9 @@ struct ScalarIsa {
   KVIK_SIMD_INLINE I32 LoadU8(const uint8_t* p) {
     return MapI([=](int i) { return p[i]; });
   }
+  KVIK_SIMD_INLINE I32 LoadI8(const int8_t* p) {
+    return MapI([=](int i) { return p[i]; });
+  }
   KVIK_SIMD_INLINE I32 AddI(I32 a, I32 b) {
     return MapI([&](int i) { return U(a.lane[i]) + U(b.lane[i]); });
   }
@@ -182,6 +186,24 @@ struct ScalarIsa {
   }
   KVIK_SIMD_INLINE I32 BitsOf(F32 a) { return std::bit_cast<I32>(a); }
   KVIK_SIMD_INLINE F32 FromBits(I32 a) { return std::bit_cast<F32>(a); }
+
+  KVIK_SIMD_INLINE I32 SelectBits(I32 mask, I32 a, I32 b) {
+    return MapI([&](int i) { return (a.lane[i] & mask.lane[i]) | (b.lane[i] & ~mask.lane[i]); });
+  }
+  KVIK_SIMD_INLINE F32 Lookup16(F32 t, I32 i) {
+    return Map([&](int j) { return t.lane[i.lane[j] & 15]; });
+  }
+  KVIK_SIMD_INLINE F32 Lookup32(F32 t, F32 u, I32 i) {
+    return Map([&](int j) {
+      return (i.lane[j] & 16) == 0 ? t.lane[i.lane[j] & 15] : u.lane[i.lane[j] & 15];
+    });
+  }
+  KVIK_SIMD_INLINE F32 DupLow(F32 v) {
+    return Map([&](int i) { return v.lane[i / 2]; });
+  }
+  KVIK_SIMD_INLINE F32 DupHigh(F32 v) {
+    return Map([&](int i) { return v.lane[8 + i / 2]; });
+  }
 
   KVIK_SIMD_INLINE F32 LoadBf16(const Bf16* p) {
     return Map([=](int i) { return ToFloat(p[i]); });

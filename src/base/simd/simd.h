@@ -25,7 +25,7 @@
 //   types      F32 [16] float; I32 [16] int32; Mask [16] bool; Bf16x32 [16] pairs of bf16, the
 //              even element of a pair in the low half of its 32 bits
 //   constants  kIsa; kName; kHasBf16 (DotBf16 exists); kNumRegisters (F32 values the register
-//              file holds: tile sizes follow from it)
+//              file holds: tile sizes follow from it); kFastLookup (Lookup is one instruction)
 //   float      Zero() Set1(x) Load(p) Store(p, v) LoadN(p, n) StoreN(p, v, n): no alignment needed;
 //              the N forms touch the first n (0..16) lanes only and load 0 elsewhere
 //              Add Sub Mul Div Sqrt, Fma(a,b,c) = a*b+c, Fnma(a,b,c) = c-a*b, Neg, Abs
@@ -34,9 +34,12 @@
 //              ScalePow2(v, n) = v * 2^n rounded once; n integral valued in [-250, 250] and the
 //              product of v and 2^(n/2) normal
 //   masks      Lt Le Gt Ge Eq(a,b) -> Mask; FirstN(n); Select(m, yes, no); Any(m) -> bool
-//   integers   SetI(x) LoadI(p) StoreI(p,i) LoadU8(p): 16 bytes widened; AddI SubI AndI OrI XorI
+//   integers   SetI(x) LoadI(p) StoreI(p,i) LoadU8(p) LoadI8(p): 16 bytes widened
+//              AddI SubI AndI OrI XorI(a, b)
 //              Shl<k>(i) Shr<k>(i) (logical), EqI(a,b) -> Mask, ToF32(i), ToI32(v) (nearest even),
-//              BitsOf(v) FromBits(i)
+//              BitsOf(v) FromBits(i); SelectBits(mask, a, b) = (a & mask) | (b & ~mask)
+//   shuffles   Lookup16(t, i): t[i & 15]; Lookup32(t, u, i): the same over t, then u, with i & 31
+//              DupLow(v): lanes 0 0 1 1 .. 7 7; DupHigh(v): lanes 8 8 9 9 .. 15 15
 //   16 bit     LoadBf16(p) LoadF16(p): 16 values widened; StoreBf16(p, v) = kvik::ToBf16 per lane;
 //              StoreF16(p, v) = kvik::ToF16 per lane (a NaN's payload may differ)
 //   bf16 pairs LoadPairs(p) StorePairs(p, x) Set1Pair(bits) LoadPairsN(p, n pairs)

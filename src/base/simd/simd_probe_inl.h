@@ -82,6 +82,12 @@ struct ProbeBody {
     V::StoreI(ints, ib);
     EmitI(out, "LoadI", V::LoadI(ints));
     EmitI(out, "LoadU8", V::LoadU8(reinterpret_cast<const uint8_t*>(in.half)));
+    EmitI(out, "LoadI8", V::LoadI8(reinterpret_cast<const int8_t*>(in.half)));
+    EmitI(out, "SelectBits", V::SelectBits(ia, ib, V::BitsOf(c)));
+    Emit(out, "Lookup16", V::Lookup16(a, ib));
+    Emit(out, "Lookup32", V::Lookup32(a, b, V::BitsOf(c)));
+    Emit(out, "DupLow", V::DupLow(a));
+    Emit(out, "DupHigh", V::DupHigh(a));
     EmitI(out, "AddI", V::AddI(ia, ib));
     EmitI(out, "SubI", V::SubI(ia, ib));
     EmitI(out, "AndI", V::AndI(ia, ib));
