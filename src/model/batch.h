@@ -38,18 +38,7 @@ struct StepBatch {
 
   // Appends a segment and its rows; `want_logits` asks for those of its last token.
   void Add(std::span<const TokenId> segment_tokens, int32_t first_pos,
-           std::span<const BlockId> block_table, bool want_logits) {
-    const auto first_row = static_cast<int32_t>(tokens.size());
-    const auto n = static_cast<int32_t>(segment_tokens.size());
-    tokens.insert(tokens.end(), segment_tokens.begin(), segment_tokens.end());
-    for (int32_t i = 0; i < n; ++i) {
-      positions.push_back(first_pos + i);
-    }
-    segments.push_back(Segment{first_row, n, first_pos, block_table});
-    if (want_logits) {
-      logit_rows.push_back(first_row + n - 1);
-    }
-  }
+           std::span<const BlockId> block_table, bool want_logits);
 
   void Clear() {
     tokens.clear();

@@ -171,6 +171,7 @@ struct Model::Impl {
   kv::KvGeometry geometry;
   std::string numerics_tag;
   tensor::Context context;
+  tensor::Context head_context;  // float32: see Logits
   RopeTable rope;
   Weights weights;
   // One for layers that see everything, one for layers with a sliding window; null when no layer
@@ -178,6 +179,7 @@ struct Model::Impl {
   std::unique_ptr<attention::Attention> full_attention;
   std::unique_ptr<attention::Attention> window_attention;
   tensor::PackedActivations act;
+  tensor::PackedActivations head_act;
   Scratch scratch;
 
   // Of the current step.
@@ -363,13 +365,16 @@ void Model::Impl::FinishLayer(const LayerWeights& layer, size_t rows) {
   AddBranch(rows);
 }
 
+// The head is always computed in float32: it runs for one row of a request and step, where reading
+// its weights is what takes time, and nothing after it could average out the rounding of its
+// inputs.
 LogitsView Model::Impl::Logits(size_t rows) {
   const auto vocab = static_cast<size_t>(config.vocab_size);
   Norm(weights.output_norm, rows);
-  act.Pack(context, scratch.normed.data(), rows, hidden(), hidden());
+  head_act.Pack(head_context, scratch.normed.data(), rows, hidden(), hidden());
   const tensor::GemmOutput head[] = {
       {&weights.output_head(), nullptr, scratch.logits.data(), vocab}};
-  tensor::Gemm(context, act, head);
+  tensor::Gemm(head_context, head_act, head);
   return LogitsView{scratch.logits.data(), static_cast<int32_t>(rows), config.vocab_size};
 }
 
@@ -388,6 +393,12 @@ Result<std::unique_ptr<Model>> Model::Load(const ModelSource& source, const Mode
   KVIK_ASSIGN(tensor::PackedActivations act,
               tensor::PackedActivations::Create(
                   *complete.compute, static_cast<size_t>(complete.max_batch_rows), widest));
+  KVIK_ASSIGN(tensor::Context head_context,
+              tensor::Context::Create(complete.isa, ComputeType::kF32, pool));
+  KVIK_ASSIGN(tensor::PackedActivations head_act,
+              tensor::PackedActivations::Create(ComputeType::kF32,
+                                                static_cast<size_t>(complete.max_logit_rows),
+                                                static_cast<size_t>(config.hidden_size)));
   KVIK_ASSIGN(Scratch scratch, AllocateScratch(config, complete));
   KVIK_ASSIGN(Weights weights, LoadWeights(source, *complete.compute, pool));
   const std::string tag = NumericsTag(source, complete, pool);
@@ -396,11 +407,13 @@ Result<std::unique_ptr<Model>> Model::Load(const ModelSource& source, const Mode
                                              .geometry = GeometryOf(config, complete),
                                              .numerics_tag = tag,
                                              .context = std::move(context),
+                                             .head_context = std::move(head_context),
                                              .rope = RopeTable(config.rope, config.head_dim),
                                              .weights = std::move(weights),
                                              .full_attention = nullptr,
                                              .window_attention = nullptr,
                                              .act = std::move(act),
+                                             .head_act = std::move(head_act),
                                              .scratch = std::move(scratch),
                                              .full_plan = {},
                                              .window_plan = {},

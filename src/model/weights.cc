@@ -194,14 +194,14 @@ size_t Weights::size_bytes() const {
 
 Result<Weights> LoadWeights(const ModelSource& source, ComputeType compute, ThreadPool& pool) {
   Weights out;
-  KVIK_ASSIGN(out.embedding, PackMatrix(source, "token_embd.weight", compute, pool));
+  KVIK_ASSIGN(out.embedding, PackMatrix(source, "token_embd.weight", ComputeType::kF32, pool));
   for (int32_t layer = 0; layer < source.config().num_layers; ++layer) {
     KVIK_ASSIGN(LayerWeights weights, LoadLayer(source, layer, compute, pool));
     out.layers.push_back(std::move(weights));
   }
   out.output_norm = LoadVector(source, "output_norm.weight");
   if (!source.config().tied_embeddings) {
-    KVIK_ASSIGN(out.head, PackMatrix(source, "output.weight", compute, pool));
+    KVIK_ASSIGN(out.head, PackMatrix(source, "output.weight", ComputeType::kF32, pool));
   }
   return out;
 }

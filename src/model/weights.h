@@ -33,10 +33,10 @@ struct LayerWeights {
 };
 
 struct Weights {
-  tensor::PackedMatrix embedding;  // [vocab, hidden]
+  tensor::PackedMatrix embedding;  // [vocab, hidden], for float32 arithmetic
   std::vector<LayerWeights> layers;
   std::vector<float> output_norm;  // [hidden]
-  tensor::PackedMatrix head;       // [vocab, hidden]; empty when the embedding serves as one
+  tensor::PackedMatrix head;       // likewise; empty when the embedding serves as one
 
   [[nodiscard]] const tensor::PackedMatrix& output_head() const {
     return head.n() > 0 ? head : embedding;
@@ -44,7 +44,7 @@ struct Weights {
   [[nodiscard]] size_t size_bytes() const;
 };
 
-// Packs every tensor of `source`. kExhausted.
+// Packs every tensor of `source`, the layers' matrices for `compute`. kExhausted.
 Result<Weights> LoadWeights(const ModelSource& source, ComputeType compute, ThreadPool& pool);
 
 // 32 hexadecimal digits over everything that decides what the model computes: every weight (name,
