@@ -25,8 +25,8 @@ constexpr std::string_view kMark = "kvik-probe-5b21";
 // What trying out a template may use.
 constexpr JinjaLimits kProbeLimits = {.max_template_bytes = 0,
                                       .max_output_bytes = size_t{1} << 20,
-                                      .max_working_bytes = size_t{1} << 24,
-                                      .max_steps = 200'000,
+                                      .max_working_bytes = size_t{1} << 22,
+                                      .max_steps = 50'000,
                                       .max_depth = 700};
 
 JinjaValue Text(std::string_view text) { return JinjaValue::String(std::string(text)); }

@@ -29,8 +29,8 @@ class JinjaBoundArgs {
   // REQUIRES: Has(i).
   [[nodiscard]] const JinjaValue& operator[](size_t i) const { return *values_[i]; }
   // The argument, or None.
-  [[nodiscard]] JinjaValue Or(size_t i, JinjaValue fallback = {}) const {
-    return values_[i].has_value() ? *values_[i] : std::move(fallback);
+  [[nodiscard]] JinjaValue Or(size_t i, const JinjaValue& fallback = {}) const {
+    return values_[i].has_value() ? *values_[i] : fallback;
   }
   // bool(argument).
   [[nodiscard]] bool Flag(size_t i, bool fallback) const {

@@ -32,13 +32,13 @@ Result<JinjaValue> JinjaRuntime::String(std::string text) {
 }
 
 Result<JinjaValue> JinjaRuntime::List(std::vector<JinjaValue> items) {
-  if (!Step(items.size()) || !Use((items.size() + 2) * sizeof(JinjaValue))) return Exhausted();
+  if (!Step(items.size()) || !Use((items.size() + 4) * sizeof(JinjaValue))) return Exhausted();
   if (DeepestOf(items) >= JinjaValue::kMaxNesting) return TooNested();
   return JinjaValue::List(std::move(items));
 }
 
 Result<JinjaValue> JinjaRuntime::Tuple(std::vector<JinjaValue> items) {
-  if (!Step(items.size()) || !Use((items.size() + 2) * sizeof(JinjaValue))) return Exhausted();
+  if (!Step(items.size()) || !Use((items.size() + 4) * sizeof(JinjaValue))) return Exhausted();
   if (DeepestOf(items) >= JinjaValue::kMaxNesting) return TooNested();
   return JinjaValue::Tuple(std::move(items));
 }

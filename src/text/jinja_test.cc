@@ -449,19 +449,19 @@ TEST(JinjaLimits, WorkMemoryOutputAndDepthEndInErrors) {
       "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
       "{{ 'x' * 999999999999 }}",
       "{{ [0] * 999999999 }}",
-      "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% "
-      "endfor %}",
-      "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% "
-      "endfor %}",
+      ("{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% "
+       "endfor %}"),
+      ("{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% "
+       "endfor %}"),
       "{% set ns = namespace(s=[]) %}{% for i in range(999) %}{% set ns.s = [ns.s] %}{% endfor %}",
-      "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% "
-      "endfor %}{{ ns.s }}",
-      "{% set ns = namespace(s=1, t=1) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}"
-      "{% set ns.t = [ns.t, ns.t] %}{% endfor %}{{ ns.s == ns.t }}",
+      ("{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% "
+       "endfor %}{{ ns.s }}"),
+      ("{% set ns = namespace(s=1, t=1) %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s] %}"
+       "{% set ns.t = [ns.t, ns.t] %}{% endfor %}{{ ns.s == ns.t }}"),
       "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-      "{% macro f(x) %}{{ caller(x) }}{% endmacro %}{% macro g() %}{% call(x) f(1) %}{{ g() }}{% "
-      "endcall %}"
-      "{% endmacro %}{{ g() }}",
+      ("{% macro f(x) %}{{ caller(x) }}{% endmacro %}{% macro g() %}{% call(x) f(1) %}{{ g() }}{% "
+       "endcall %}"
+       "{% endmacro %}{{ g() }}"),
       "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
       "{% for x in range(99999) %}0123456789{% endfor %}",
       "{{ '%99999999d' % 1 }}",
