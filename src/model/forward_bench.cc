@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the whole forward pass as shares of what this machine does at best, measured in the same
 // run: prefill against the multiply-add peak, decode against the read bandwidth.
-//   forward_bench [--quick] [--threads N] [--only SUBSTRING] [--model FILE]
+//   forward_bench [--quick] [--threads N] [--only SUBSTRING] [--model FILE] [--cpu-time]
+// --cpu-time implies --threads 1 and counts the time that the thread ran instead of the time that
+// passed: for machines on which something else runs.
 // Without a file the model is random, of SmolLM2-135M's shape in Q4_1 (its speed does not depend on
 // the weights). KVIK_KERNELS chooses the ISA; the arithmetic is bf16 where it has it. The same
 // layers are compared with the double-precision reference before anything is timed. Exit 1 when a
@@ -11,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -39,6 +42,17 @@ struct Options {
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::string only;
   std::string model;
+  bool cpu_time = false;
+};
+
+// The time this thread ran.
+class CpuClock final : public Clock {
+ public:
+  [[nodiscard]] int64_t NowMicros() const override {
+    timespec t = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<int64_t>(t.tv_sec) * 1000000 + t.tv_nsec / 1000;
+  }
 };
 
 template <typename T>
@@ -100,6 +114,7 @@ class Bench {
         compute_(ComputeSupported(isa, ComputeType::kBf16) ? ComputeType::kBf16
                                                            : ComputeType::kF32),
         options_(options),
+        clock_(options.cpu_time ? static_cast<const Clock&>(cpu_clock_) : system_clock_),
         pool_(options.threads) {}
 
   int Run() {
@@ -223,7 +238,9 @@ class Bench {
   Isa isa_;
   ComputeType compute_;
   Options options_;
-  SystemClock clock_;
+  SystemClock system_clock_;
+  CpuClock cpu_clock_;
+  const Clock& clock_;
   ThreadPool pool_;
   int goals_ = 0;
   int reached_ = 0;
@@ -241,12 +258,17 @@ int Main(int argc, char** argv) {
       options.only = argv[++i];
     } else if (std::strcmp(argv[i], "--model") == 0 && has_value) {
       options.model = argv[++i];
+    } else if (std::strcmp(argv[i], "--cpu-time") == 0) {
+      options.cpu_time = true;
     } else {
-      std::fprintf(
-          stderr,
-          "usage: forward_bench [--quick] [--threads N] [--only SUBSTRING] [--model FILE]\n");
+      std::fprintf(stderr,
+                   "usage: forward_bench [--quick] [--threads N] [--only SUBSTRING] [--model FILE] "
+                   "[--cpu-time]\n");
       return 2;
     }
+  }
+  if (options.cpu_time) {
+    options.threads = 1;
   }
   return Bench(OrDie(SelectIsa()), options).Run();
 }
