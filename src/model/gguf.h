@@ -22,6 +22,7 @@
 namespace kvik::model {
 
 // Tensor types that kvik computes with; the values are ggml's.
+// NOLINTBEGIN(readability-identifier-naming): the names of the formats have underscores
 enum class GgmlType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -35,6 +36,7 @@ enum class GgmlType : uint32_t {
   kQ6_K = 14,
   kBf16 = 30,
 };
+// NOLINTEND(readability-identifier-naming)
 
 struct GgmlTypeInfo {
   GgmlType type;

@@ -27,7 +27,7 @@ class RawFile {
   RawFile& U64(uint64_t v) { return Raw(&v, sizeof(v)); }
   RawFile& Str(std::string_view text) { return U64(text.size()).Raw(text.data(), text.size()); }
   RawFile& Counts(uint64_t tensors, uint64_t pairs) { return U64(tensors).U64(pairs); }
-  RawFile& Tensor(std::string_view name, std::vector<uint64_t> dims, uint32_t type,
+  RawFile& Tensor(std::string_view name, const std::vector<uint64_t>& dims, uint32_t type,
                   uint64_t offset) {
     Str(name).U32(static_cast<uint32_t>(dims.size()));
     for (const uint64_t dim : dims) {
@@ -142,8 +142,8 @@ TEST(Gguf, NamesTheFieldOfEveryLie) {
   }
   EXPECT_THAT(ErrorOf(deep.Zeros(64)), HasSubstr("nested deeper"));
 
-  const auto tensor = [](std::vector<uint64_t> dims, uint32_t type, uint64_t offset) {
-    return RawFile().Counts(1, 0).Tensor("w", std::move(dims), type, offset).Pad().Zeros(256);
+  const auto tensor = [](const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
+    return RawFile().Counts(1, 0).Tensor("w", dims, type, offset).Pad().Zeros(256);
   };
   EXPECT_EQ(ErrorOf(tensor({8, 8}, 0, 0)), "parsed");
   EXPECT_THAT(ErrorOf(tensor({}, 0, 0)), HasSubstr("tensor 'w': 0 dimensions"));

@@ -351,7 +351,9 @@ Result<void> ReadShards(const std::string& folder, const Shards& shards,
                         ModelSource::Parts& parts) {
   size_t found = 0;
   for (const std::string& file : shards.files) {
-    const std::string path = folder + "/" + file;
+    std::string path = folder;
+    path += '/';
+    path += file;
     KVIK_ASSIGN(MappedFile mapping, MappedFile::Open(path));
     KVIK_ASSIGN(const auto tensors, ParseSafetensors(path, mapping.bytes()));
     for (const SafetensorsTensor& tensor : tensors) {

@@ -9,6 +9,7 @@
 #include <numbers>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/float16.h"
 #include "base/rng.h"
@@ -124,7 +125,10 @@ void AddTokenizer(GgufWriter& writer) {
       {space, "c"}, {"o", "u"},   {space, "b"}, {space, "f"}, {"in", "g"},         {"e", "d"}};
   std::vector<std::string> merges;
   for (const auto& [left, right] : pairs) {
-    merges.push_back(left + " " + right);
+    std::string merge = left;
+    merge += ' ';
+    merge += right;
+    merges.push_back(std::move(merge));
     tokens.push_back(left + right);
   }
   std::vector<int32_t> types(tokens.size(), 1);
