@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/serve.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "app/version.h"
+#include "base/byte_size.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "engine/engine_loop.h"
+#include "server/engine_client.h"
+#include "server/http.h"
+#include "server/openai_server.h"
+#include "server/prompt.h"
+#include "server/server_metrics.h"
+
+namespace kvik::app {
+namespace {
+
+int64_t UnixSeconds() { return static_cast<int64_t>(std::time(nullptr)); }
+
+// "SmolLM2-135M-Instruct.Q4_1" of a path to it.
+std::string NameOf(const std::string& path) {
+  std::filesystem::path file(path);
+  if (!file.has_filename()) {
+    file = file.parent_path();
+  }
+  return file.extension() == ".gguf" ? file.stem().string() : file.filename().string();
+}
+
+std::vector<std::string> ModelNames(const ServeOptions& options, const std::string& path) {
+  if (!options.served_names.empty()) {
+    return options.served_names;
+  }
+  std::vector<std::string> names = {NameOf(path)};
+  if (options.runtime.model != names.front()) {
+    names.push_back(options.runtime.model);
+  }
+  return names;
+}
+
+std::string Fingerprint(const std::string& numerics_tag) {
+  return std::string("kvik-") + kVersion + "-" +
+         ToHex(Sha256Of(std::as_bytes(std::span(numerics_tag)))).substr(0, 8);
+}
+
+// SIGTERM and SIGINT, delivered to whoever asks instead of ending the process.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGTERM);
+    sigaddset(&signals_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+  }
+  // Waits until one comes or `until` turns true; true if one came.
+  bool Wait(const std::atomic<bool>& until) {
+    while (!until) {
+      const timespec patience{0, 50'000'000};
+      if (sigtimedwait(&signals_, nullptr, &patience) > 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  sigset_t signals_;
+};
+
+}  // namespace
+
+Result<int> Serve(const ServeOptions& options) {
+  StopSignals stop_signals;
+  const SystemClock clock;
+
+  std::function<server::HttpResponse(const server::HttpRequest&)> handle;
+  server::HttpServerOptions http_options;
+  http_options.host = options.host;
+  http_options.port = options.port;
+  http_options.max_body_bytes = options.max_body_bytes;
+  http_options.error_body = server::OpenAiServer::TransportError;
+  KVIK_ASSIGN(const std::unique_ptr<server::HttpServer> http,
+              server::HttpServer::Bind(http_options, [&handle](const server::HttpRequest& request) {
+                return handle(request);
+              }));
+
+  KVIK_ASSIGN(const std::unique_ptr<Runtime> runtime, Runtime::Create(options.runtime, clock));
+  const model::ModelOptions& model_options = runtime->model->options();
+  const std::vector<std::string> names = ModelNames(options, runtime->model_path);
+  server::ServerMetrics metrics(
+      names.front(),
+      {{"block_size", std::to_string(options.runtime.block_size_tokens)},
+       {"num_gpu_blocks", std::to_string(runtime->memory.num_blocks)},
+       {"cache_dtype", options.runtime.kv_dtype == kv::KvDtype::kBf16 ? "bfloat16" : "float32"},
+       {"enable_prefix_caching", options.runtime.prefix_caching ? "True" : "False"},
+       {"prefix_caching_hash_algo", kv::HashAlgorithmName(options.runtime.hash)},
+       {"policy", options.runtime.policy}});
+  engine::EngineLoopOptions loop_options;
+  loop_options.on_step = [&metrics](const engine::StepReport& report) { metrics.OnStep(report); };
+  engine::EngineLoop loop(std::move(runtime->engine), loop_options);
+  const std::unique_ptr<server::EngineClient> client = server::MakeEngineClient(loop);
+  const server::PromptBuilder prompts(*runtime->tokenizer,
+                                      runtime->chat_template ? &*runtime->chat_template : nullptr,
+                                      UnixSeconds);
+  server::OpenAiServerOptions api;
+  api.model_names = names;
+  api.model_root = runtime->model_path;
+  api.api_key = options.api_key;
+  api.version = kVersion;
+  api.fingerprint = Fingerprint(runtime->model->numerics_tag());
+  api.unix_seconds = UnixSeconds;
+  api.id_seed = static_cast<uint64_t>(clock.NowMicros()) ^ (static_cast<uint64_t>(getpid()) << 40);
+  server::OpenAiServer openai(std::move(api), *client, prompts, metrics, clock);
+  handle = [&openai](const server::HttpRequest& request) { return openai.Handle(request); };
+
+  LogInfo("%s: %s kernels, %s arithmetic, %d threads; KV cache of %d blocks (%s, %d tokens)",
+          names.front().c_str(), IsaName(runtime->isa),
+          model_options.compute == ComputeType::kBf16 ? "bf16" : "f32",
+          runtime->pool->num_threads(), runtime->memory.num_blocks,
+          FormatByteSize(runtime->memory.pool_bytes).c_str(),
+          runtime->memory.num_blocks * options.runtime.block_size_tokens);
+  std::atomic<bool> done{false};
+  std::thread serving([&] {
+    http->Serve();
+    done = true;
+  });
+  std::printf("kvik: serving %s on http://%s:%d\n", names.front().c_str(), options.host.c_str(),
+              http->port());
+  std::fflush(stdout);
+
+  const bool asked = stop_signals.Wait(done);
+  if (asked) {
+    LogInfo("finishing the running requests; a second signal cancels them");
+    loop.Drain();
+    http->Shutdown();
+    if (stop_signals.Wait(done)) {
+      LogInfo("cancelling the running requests");
+      loop.Stop();
+    }
+  }
+  serving.join();
+  loop.Stop();
+  if (!asked) {
+    return Err(ErrorCode::kUnavailable, "port %d stopped accepting connections", http->port());
+  }
+  LogInfo("stopped");
+  return 0;
+}
+
+}  // namespace kvik::app

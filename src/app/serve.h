@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// app/serve.h: kvik serve: the OpenAI-compatible server.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/runtime.h"
+#include "base/result.h"
+
+namespace kvik::app {
+
+struct ServeOptions {
+  RuntimeOptions runtime;
+  std::vector<std::string> served_names;  // empty = the model's file name, and --model as given
+  std::string host = "127.0.0.1";
+  int port = 8000;  // 0 = any free one
+  std::string api_key;
+  uint64_t max_body_bytes = uint64_t{32} << 20;
+};
+
+// Serves until SIGTERM or SIGINT, then finishes the running requests; a second signal cancels them.
+// The port is taken and the memory checked before the model is loaded. Prints the address to
+// standard output when ready. Call it from the main thread before others are started: it blocks
+// both signals in the whole process.
+Result<int> Serve(const ServeOptions& options);
+
+}  // namespace kvik::app
