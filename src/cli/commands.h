@@ -17,6 +17,9 @@ using Action = std::function<Result<int>()>;
 
 // Each adds its subcommand to `root` and, when that was given, sets `action`. Both must outlive
 // parsing and running.
+void AddGenerate(CLI::App& root, Action& action);
+void AddInspect(CLI::App& root, Action& action);
 void AddPull(CLI::App& root, Action& action);
+void AddServe(CLI::App& root, Action& action);
 
 }  // namespace kvik::cli

@@ -12,6 +12,9 @@ int main(int argc, char** argv) {
   root.set_version_flag("--version", std::string("kvik ") + kvik::app::kVersion);
   root.require_subcommand(1);
   kvik::cli::Action action;
+  kvik::cli::AddServe(root, action);
+  kvik::cli::AddGenerate(root, action);
+  kvik::cli::AddInspect(root, action);
   kvik::cli::AddPull(root, action);
   try {
     root.parse(argc, argv);

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/serve.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/runtime_flags.h"
+
+namespace kvik::cli {
+
+void AddServe(CLI::App& root, Action& action) {
+  auto options = std::make_shared<app::ServeOptions>();
+  CLI::App* command = root.add_subcommand("serve", "an OpenAI-compatible server");
+  AddModelFlags(*command, options->runtime);
+  AddEngineFlags(*command, options->runtime);
+  command->add_option("--served-model-name", options->served_names,
+                      "names that requests may use (default: the model's file name)");
+  command->add_option("--host", options->host, "address to listen on")->capture_default_str();
+  command->add_option("--port", options->port, "0 = any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--api-key", options->api_key, "what clients must send as a bearer token")
+      ->envname("KVIK_API_KEY");
+  command->callback([options, &action] { action = [options] { return app::Serve(*options); }; });
+}
+
+}  // namespace kvik::cli
