@@ -35,7 +35,7 @@ void AddChoice(CLI::App& command, const std::string& flag, const std::map<std::s
 
 }  // namespace
 
-void AddModelFlags(CLI::App& command, app::RuntimeOptions& options) {
+void AddArithmeticFlags(CLI::App& command, app::RuntimeOptions& options) {
   command
       .add_option("--model,-m", options.model,
                   "a .gguf file, a Hugging Face folder, or a name 'kvik pull' knows")
@@ -49,6 +49,10 @@ void AddModelFlags(CLI::App& command, app::RuntimeOptions& options) {
                          {{"bf16", kv::KvDtype::kBf16}, {"f32", kv::KvDtype::kF32}}, "bf16",
                          "storage of the KV cache",
                          [&options](kv::KvDtype dtype) { options.kv_dtype = dtype; });
+}
+
+void AddModelFlags(CLI::App& command, app::RuntimeOptions& options) {
+  AddArithmeticFlags(command, options);
   command
       .add_option_function<std::string>(
           "--kv-memory",

@@ -11,7 +11,9 @@ class App;
 
 namespace kvik::cli {
 
-// --model, arithmetic, memory and threads. `options` must outlive parsing.
+// --model and what is computed with it. `options` must outlive parsing.
+void AddArithmeticFlags(CLI::App& command, app::RuntimeOptions& options);
+// These, and memory and threads.
 void AddModelFlags(CLI::App& command, app::RuntimeOptions& options);
 // Batching, eviction and the prefix cache.
 void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options);

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/selftest.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cinttypes>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/memory.h"
+#include "app/models.h"
+#include "base/byte_size.h"
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/sha256.h"
+#include "model/rewrite.h"
+
+namespace kvik::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int32_t kNumPrompts = 18;
+constexpr int32_t kMaxPromptTokens = 420;
+constexpr int32_t kMaxNewTokens = 40;
+constexpr int32_t kMaxBatchRows = 512;
+constexpr int32_t kWavesPerEngine = 3;
+constexpr int32_t kDequantisedPrompts = 4;
+
+struct Job {
+  std::vector<TokenId> prompt;
+  model::SamplingParams sampling;
+  int32_t max_new_tokens = 0;
+};
+
+using Answer = std::vector<engine::TokenOutput>;
+
+struct Tally {
+  int64_t cases = 0;
+  int64_t gaps = 0;  // requests that computed tokens before a segment they reused
+  int64_t preemptions = 0;
+  int64_t differing_tokens = 0;
+  int64_t differing_logprobs = 0;
+};
+
+bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+
+void Compare(const Answer& expected, const Answer& got, Tally& tally) {
+  ++tally.cases;
+  const size_t common = std::min(expected.size(), got.size());
+  tally.differing_tokens += static_cast<int64_t>(std::max(expected.size(), got.size()) - common);
+  for (size_t i = 0; i < common; ++i) {
+    tally.differing_tokens += expected[i].token != got[i].token ? 1 : 0;
+    bool same = SameBits(expected[i].logprob, got[i].logprob) &&
+                expected[i].top.size() == got[i].top.size();
+    for (size_t k = 0; same && k < expected[i].top.size(); ++k) {
+      same = expected[i].top[k].token == got[i].top[k].token &&
+             SameBits(expected[i].top[k].logprob, got[i].top[k].logprob);
+    }
+    tally.differing_logprobs += same ? 0 : 1;
+  }
+}
+
+// Prompts that share beginnings of three texts, so that there is something to reuse; a third each
+// greedy, drawn, and drawn with penalties.
+std::vector<Job> MakeJobs(uint64_t seed, int32_t vocab_size, int32_t context) {
+  Rng rng(seed, 1);
+  const int32_t longest = std::min(kMaxPromptTokens, context - kMaxNewTokens - 1);
+  std::vector<std::vector<TokenId>> texts(3);
+  for (std::vector<TokenId>& text : texts) {
+    for (int32_t i = 0; i < longest; ++i) {
+      text.push_back(static_cast<TokenId>(rng.Below(static_cast<uint64_t>(vocab_size))));
+    }
+  }
+  std::vector<Job> jobs;
+  for (int32_t i = 0; i < kNumPrompts; ++i) {
+    Job job;
+    const std::vector<TokenId>& text = texts[rng.Below(texts.size())];
+    const auto shared = static_cast<std::ptrdiff_t>(rng.Range(1, longest));
+    job.prompt.assign(text.begin(), text.begin() + shared);
+    const int64_t own = rng.Range(0, std::min<int64_t>(40, longest - shared));
+    for (int64_t k = 0; k < own; ++k) {
+      job.prompt.push_back(static_cast<TokenId>(rng.Below(static_cast<uint64_t>(vocab_size))));
+    }
+    job.max_new_tokens = static_cast<int32_t>(rng.Range(4, kMaxNewTokens));
+    job.sampling.temperature = i % 3 == 0 ? 0.0F : 0.8F;
+    job.sampling.seed = rng.Next();
+    job.sampling.num_logprobs = 4;
+    if (i % 3 == 2) {
+      job.sampling.top_p = 0.9F;
+      job.sampling.repetition_penalty = 1.1F;
+      job.sampling.presence_penalty = 0.5F;
+    }
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+// A loaded model; its thread pool lives as long.
+struct LoadedModel {
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<model::Model> model;
+};
+
+Result<LoadedModel> Load(const model::ModelSource& source, const RuntimeOptions& runtime, Isa isa,
+                         std::optional<ComputeType> compute, int threads,
+                         int32_t block_size_tokens) {
+  LoadedModel loaded;
+  loaded.pool = std::make_unique<ThreadPool>(threads);
+  model::ModelOptions options;
+  options.isa = isa;
+  options.compute = compute;
+  options.kv_dtype = runtime.kv_dtype;
+  options.block_size_tokens = block_size_tokens;
+  options.max_batch_rows = kMaxBatchRows;
+  options.max_logit_rows = 16;
+  options.max_context_tokens =
+      std::min(source.config().max_context_tokens, kMaxPromptTokens + kMaxNewTokens + 1);
+  KVIK_ASSIGN(loaded.model, model::Model::Load(source, options, *loaded.pool));
+  return loaded;
+}
+
+engine::EngineOptions BaseOptions(const model::Model& model, int32_t num_blocks) {
+  engine::EngineOptions options;
+  options.cache.num_blocks = num_blocks;
+  options.cache.block_size_tokens = model.options().block_size_tokens;
+  options.cache.numerics = model.numerics_tag();
+  options.scheduler.max_num_seqs = 1;
+  options.scheduler.max_num_batched_tokens = kMaxBatchRows;
+  options.scheduler.chunk_max = kMaxBatchRows;
+  return options;
+}
+
+engine::Request ToRequest(const Job& job) {
+  engine::Request request;
+  request.prompt = job.prompt;
+  request.sampling = job.sampling;
+  request.max_new_tokens = job.max_new_tokens;
+  return request;
+}
+
+int32_t BlocksFor(int32_t tokens, int32_t block_size) {
+  return (tokens + block_size - 1) / block_size;
+}
+
+// Every job alone, nothing cached, whole prompts in one chunk.
+Result<std::vector<Answer>> AnswerAlone(model::Model& model, const std::vector<Job>& jobs,
+                                        size_t count, Progress* progress, const Clock& clock) {
+  const int32_t blocks =
+      BlocksFor(kMaxPromptTokens + kMaxNewTokens, model.options().block_size_tokens) + 1;
+  KVIK_ASSIGN(const auto executor, engine::ModelExecutor::Create(model, blocks));
+  engine::EngineOptions options = BaseOptions(model, blocks);
+  options.cache.prefix_caching = false;
+  KVIK_ASSIGN(const auto engine, engine::Engine::Create(options, *executor, clock));
+  std::vector<Answer> answers(count);
+  std::optional<Error> error;
+  for (size_t i = 0; i < count; ++i) {
+    KVIK_TRY(engine->Submit(ToRequest(jobs[i]), [&answers, &error, i](engine::RequestOutput out) {
+      answers[i].insert(answers[i].end(), out.tokens.begin(), out.tokens.end());
+      if (out.error) {
+        error = out.error;
+      }
+    }));
+    while (engine->HasWork()) {
+      engine->Step();
+    }
+    if (error) {
+      return *error;
+    }
+    if (progress != nullptr) {
+      progress->Update(i + 1);
+    }
+  }
+  return answers;
+}
+
+// One engine with random options and a random course of events.
+class RandomRun {
+ public:
+  RandomRun(model::Model& model, const std::vector<Job>& jobs, const std::vector<Answer>& expected,
+            Rng rng, const Clock& clock)
+      : model_(model), jobs_(jobs), expected_(expected), rng_(rng), clock_(clock) {}
+
+  Result<void> Run(Tally& tally) {
+    const int32_t block_size = model_.options().block_size_tokens;
+    int32_t longest = 0;
+    for (const Job& job : jobs_) {
+      longest = std::max(longest, static_cast<int32_t>(job.prompt.size()) + job.max_new_tokens);
+    }
+    // Room for one to five of the longest.
+    const int32_t one = BlocksFor(longest, block_size) + 1;
+    const int32_t blocks = one + static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(4 * one)));
+    KVIK_ASSIGN(const auto executor, engine::ModelExecutor::Create(model_, blocks));
+    engine::EngineOptions options = BaseOptions(model_, blocks);
+    sched::SchedulerOptions& scheduler = options.scheduler;
+    scheduler.max_num_seqs = static_cast<int32_t>(rng_.Range(1, 8));
+    // 1 to 512, small ones as often as large ones.
+    const int32_t chunk = static_cast<int32_t>(
+        std::min<int64_t>(512, rng_.Range(1, int64_t{1} << rng_.Range(0, 10))));
+    scheduler.max_num_batched_tokens = std::max(chunk, scheduler.max_num_seqs);
+    scheduler.chunk_max = chunk;
+    scheduler.chunk_floor = std::min(chunk, 8);
+    if (rng_.Below(2) == 0) {
+      scheduler.reserve_new_tokens = static_cast<int32_t>(rng_.Range(0, 8));  // overcommit
+    }
+    options.cache.policy = rng_.Below(2) == 0 ? "random" : "lru";
+    options.cache.policy_seed = rng_.Next();
+    KVIK_ASSIGN(const auto engine, engine::Engine::Create(options, *executor, clock_));
+    // A chunk of few tokens takes many steps, each reading all weights: fewer prompts then.
+    const int64_t most = chunk < 8 ? 2 : 8;
+    for (int32_t wave = 0; wave < kWavesPerEngine; ++wave) {
+      KVIK_TRY(Wave(*engine, static_cast<int32_t>(rng_.Range(1, most)), chunk, tally));
+      engine->cache().EvictAtRandom(rng_, 0.1 + 0.5 * rng_.Uniform());
+      engine->cache().CheckInvariant();
+    }
+    return {};
+  }
+
+ private:
+  struct InFlight {
+    size_t job = 0;
+    Answer answer;
+    engine::Usage usage;
+    std::optional<Error> error;
+  };
+
+  // A prompt of bounded cost.
+  size_t PickJob(int32_t chunk) {
+    for (;;) {
+      const size_t job = rng_.Below(jobs_.size());
+      if (jobs_[job].prompt.size() <= static_cast<size_t>(chunk) * 60) {
+        return job;
+      }
+      if (++rejected_ > 200) {  // no prompt is short enough: take the shortest
+        rejected_ = 0;
+        size_t shortest = 0;
+        for (size_t i = 1; i < jobs_.size(); ++i) {
+          shortest = jobs_[i].prompt.size() < jobs_[shortest].prompt.size() ? i : shortest;
+        }
+        return shortest;
+      }
+    }
+  }
+
+  Result<void> Wave(engine::Engine& engine, int32_t count, int32_t chunk, Tally& tally) {
+    std::vector<std::unique_ptr<InFlight>> flights;
+    const double evict = rng_.Below(2) == 0 ? 0.02 : 0.0;
+    while (static_cast<int32_t>(flights.size()) < count || engine.HasWork()) {
+      if (static_cast<int32_t>(flights.size()) < count && rng_.Below(2) == 0) {
+        auto flight = std::make_unique<InFlight>();
+        flight->job = PickJob(chunk);
+        engine::Request request = ToRequest(jobs_[flight->job]);
+        request.priority = static_cast<int32_t>(rng_.Below(3));
+        KVIK_TRY(engine.Submit(std::move(request), [f = flight.get()](engine::RequestOutput out) {
+          f->answer.insert(f->answer.end(), out.tokens.begin(), out.tokens.end());
+          f->usage = out.usage;
+          if (out.error) {
+            f->error = out.error;
+          }
+        }));
+        flights.push_back(std::move(flight));
+      }
+      engine.Step();
+      if (evict > 0) {
+        engine.cache().EvictAtRandom(rng_, evict);
+      }
+    }
+    for (const std::unique_ptr<InFlight>& flight : flights) {
+      if (flight->error) {
+        return *flight->error;
+      }
+      Compare(expected_[flight->job], flight->answer, tally);
+      tally.gaps += flight->usage.cached_tokens > flight->usage.prefix_tokens ? 1 : 0;
+      tally.preemptions += flight->usage.preemptions;
+    }
+    return {};
+  }
+
+  model::Model& model_;
+  const std::vector<Job>& jobs_;
+  const std::vector<Answer>& expected_;
+  Rng rng_;
+  const Clock& clock_;
+  int rejected_ = 0;
+};
+
+class TemporaryFolder {
+ public:
+  static Result<std::unique_ptr<TemporaryFolder>> Make() {
+    std::error_code error;
+    fs::path path = fs::temp_directory_path(error);
+    path /= "kvik-selftest-" + std::to_string(getpid());
+    fs::create_directories(path, error);
+    if (error) {
+      return Err(ErrorCode::kUnavailable, "cannot make %s: %s; set TMPDIR to a folder with room",
+                 path.c_str(), error.message().c_str());
+    }
+    return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(std::move(path)));
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {}
+  fs::path path_;
+};
+
+class Selftest {
+ public:
+  Selftest(const SelftestOptions& options, const model::ModelSource& source, Isa isa,
+           const Clock& clock)
+      : options_(options),
+        source_(source),
+        isa_(isa),
+        compute_(options.runtime.compute.value_or(DefaultCompute(isa))),
+        clock_(clock),
+        start_us_(clock.NowMicros()),
+        jobs_(MakeJobs(options.seed, source.config().vocab_size,
+                       source.config().max_context_tokens)) {}
+
+  Result<int> Run() {
+    std::printf("selftest exact: %s, %s kernels, %s arithmetic, %s KV, seed %" PRIu64 "\n",
+                source_.path().c_str(), IsaName(isa_),
+                compute_ == ComputeType::kBf16 ? "bf16" : "f32",
+                options_.runtime.kv_dtype == kv::KvDtype::kBf16 ? "bf16" : "f32", options_.seed);
+    std::fflush(stdout);
+    KVIK_TRY(Reference());
+    KVIK_TRY(RandomRuns());
+    KVIK_TRY(Dequantised());
+    const bool good = tally_.differing_tokens == 0 && tally_.differing_logprobs == 0 &&
+                      tally_.gaps > 0 && tally_.preemptions > 0;
+    std::printf("selftest exact: %" PRId64 " cases, %" PRId64 " gaps, %" PRId64
+                " preemptions, %" PRId64 " differing tokens, %" PRId64
+                " differing logprobs, digest %s: %s\n",
+                tally_.cases, tally_.gaps, tally_.preemptions, tally_.differing_tokens,
+                tally_.differing_logprobs, Digest().c_str(), good ? "ok" : "FAILED");
+    return good ? 0 : 1;
+  }
+
+ private:
+  Result<void> Reference() {
+    KVIK_ASSIGN(LoadedModel loaded, Load(source_, options_.runtime, isa_, compute_, 1, 16));
+    Progress progress(clock_,
+                      {.label = "answers alone", .total = jobs_.size(), .mode = options_.progress});
+    KVIK_ASSIGN(expected_, AnswerAlone(*loaded.model, jobs_, jobs_.size(), &progress, clock_));
+    progress.Finish();
+    return {};
+  }
+
+  Result<void> RandomRuns() {
+    struct Variant {
+      int threads;
+      int32_t block_size_tokens;
+    };
+    const Variant variants[] = {{1, 16}, {2, 16}, {2, 64}};
+    std::vector<LoadedModel> models;
+    for (const Variant& variant : variants) {
+      KVIK_ASSIGN(LoadedModel loaded, Load(source_, options_.runtime, isa_, compute_,
+                                           variant.threads, variant.block_size_tokens));
+      models.push_back(std::move(loaded));
+    }
+    Progress progress(clock_, {.label = "answers in company",
+                               .total = static_cast<uint64_t>(options_.engines),
+                               .mode = options_.progress});
+    for (int32_t i = 0; i < options_.engines; ++i) {
+      if (Seconds() > options_.max_seconds) {
+        std::printf("stopped after %d of %d configurations: the time is up\n", i, options_.engines);
+        break;
+      }
+      RandomRun run(*models[static_cast<size_t>(i) % models.size()].model, jobs_, expected_,
+                    Rng(options_.seed, static_cast<uint64_t>(i) + 100), clock_);
+      KVIK_TRY(run.Run(tally_));
+      progress.Update(static_cast<uint64_t>(i) + 1);
+    }
+    progress.Finish();
+    std::printf("in company: %" PRId64 " cases, %" PRId64 " gaps, %" PRId64 " preemptions, %" PRId64
+                " differing tokens, %" PRId64 " differing logprobs\n",
+                tally_.cases, tally_.gaps, tally_.preemptions, tally_.differing_tokens,
+                tally_.differing_logprobs);
+    return {};
+  }
+
+  // Float32 arithmetic on the stored weights and on float32 copies of them.
+  Result<void> Dequantised() {
+    if (source_.container().find("GGUF") == std::string::npos) {
+      std::printf("float32 copies: not compared, the model is not a GGUF file\n");
+      return {};
+    }
+    const uint64_t copy_bytes = model::F32Bytes(source_);
+    if (const auto available = AvailableMemoryBytes(); available && *available < 2 * copy_bytes) {
+      return Err(ErrorCode::kExhausted,
+                 "comparing with float32 copies of the weights takes %s of memory, %s is available",
+                 FormatByteSize(2 * copy_bytes).c_str(), FormatByteSize(*available).c_str());
+    }
+    KVIK_ASSIGN(const auto folder, TemporaryFolder::Make());
+    std::error_code error;
+    if (const fs::space_info disk = fs::space(folder->path(), error);
+        !error && disk.available < copy_bytes + copy_bytes / 8) {
+      return Err(
+          ErrorCode::kExhausted,
+          "a float32 copy of the weights takes %s and %s has %s free; set TMPDIR to a folder "
+          "with room",
+          FormatByteSize(copy_bytes).c_str(), folder->path().c_str(),
+          FormatByteSize(disk.available).c_str());
+    }
+    std::vector<Answer> expected = expected_;
+    if (compute_ != ComputeType::kF32) {
+      KVIK_ASSIGN(expected, AnswerAtF32(source_));
+    }
+    const std::string gguf = (folder->path() / "f32.gguf").string();
+    KVIK_TRY(model::WriteF32Gguf(source_, gguf));
+    KVIK_TRY(CompareCopy("F32 GGUF", gguf, expected));
+    fs::remove(gguf, error);
+    const std::string hf = (folder->path() / "hf").string();
+    KVIK_TRY(model::WriteF32HfFolder(source_, hf));
+    return CompareCopy("F32 safetensors", hf, expected);
+  }
+
+  Result<std::vector<Answer>> AnswerAtF32(const model::ModelSource& source) {
+    KVIK_ASSIGN(LoadedModel loaded, Load(source, options_.runtime, isa_, ComputeType::kF32, 2, 16));
+    return AnswerAlone(*loaded.model, jobs_, kDequantisedPrompts, nullptr, clock_);
+  }
+
+  Result<void> CompareCopy(const char* what, const std::string& path,
+                           const std::vector<Answer>& expected) {
+    KVIK_ASSIGN(const auto copy, model::ModelSource::Open(path));
+    KVIK_ASSIGN(const std::vector<Answer> got, AnswerAtF32(*copy));
+    Tally tally;
+    for (size_t i = 0; i < got.size(); ++i) {
+      Compare(expected[i], got[i], tally);
+    }
+    std::printf("%s: %" PRId64 " cases, %" PRId64 " differing tokens, %" PRId64
+                " differing logprobs\n",
+                what, tally.cases, tally.differing_tokens, tally.differing_logprobs);
+    tally_.cases += tally.cases;
+    tally_.differing_tokens += tally.differing_tokens;
+    tally_.differing_logprobs += tally.differing_logprobs;
+    return {};
+  }
+
+  // Of the reference answers: equal machines with equal seeds print equal digests.
+  [[nodiscard]] std::string Digest() const {
+    Sha256 hash;
+    const auto add = [&](uint32_t value) { hash.Update(std::as_bytes(std::span(&value, 1))); };
+    for (const Answer& answer : expected_) {
+      for (const engine::TokenOutput& token : answer) {
+        add(static_cast<uint32_t>(token.token));
+        add(std::bit_cast<uint32_t>(token.logprob));
+      }
+    }
+    return ToHex(hash.Finish()).substr(0, 16);
+  }
+
+  [[nodiscard]] double Seconds() const {
+    return static_cast<double>(clock_.NowMicros() - start_us_) * 1e-6;
+  }
+
+  const SelftestOptions& options_;
+  const model::ModelSource& source_;
+  const Isa isa_;
+  const ComputeType compute_;
+  const Clock& clock_;
+  const int64_t start_us_;
+  const std::vector<Job> jobs_;
+  std::vector<Answer> expected_;
+  Tally tally_;
+};
+
+}  // namespace
+
+Result<int> SelftestExact(const SelftestOptions& options) {
+  const SystemClock clock;
+  KVIK_ASSIGN(const std::string path, ResolveModel(options.runtime.model));
+  KVIK_ASSIGN(const Isa isa, SelectIsa());
+  KVIK_ASSIGN(const auto source, model::ModelSource::Open(path));
+  if (source->config().max_context_tokens < 2 * kMaxNewTokens) {
+    return Err(ErrorCode::kUnsupported, "%s: a context of %d tokens is too short for this test",
+               path.c_str(), source->config().max_context_tokens);
+  }
+  return Selftest(options, *source, isa, clock).Run();
+}
+
+}  // namespace kvik::app
