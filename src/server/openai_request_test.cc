@@ -28,9 +28,9 @@ std::string ChatFault(const std::string& body) {
 }
 std::string CompletionFault(const std::string& body) {
   const auto result = ParseCompletionRequest(body);
-  return !Failed(result)                                 ? ""
+  return !Failed(result)                            ? ""
          : std::get<ApiError>(result).param.empty() ? "?"
-                                                         : std::get<ApiError>(result).param;
+                                                    : std::get<ApiError>(result).param;
 }
 
 TEST(OpenAiRequest, ReadsEveryFieldOfAChat) {
@@ -68,8 +68,8 @@ TEST(OpenAiRequest, ReadsEveryFieldOfAChat) {
 }
 
 TEST(OpenAiRequest, NullMeansTheDefault) {
-  const auto result = ParseChatCompletionRequest(
-      Chat(R"("temperature":null,"stop":null,"n":null,"max_tokens":null,"seed":null,"tools":null)"));
+  const auto result = ParseChatCompletionRequest(Chat(
+      R"("temperature":null,"stop":null,"n":null,"max_tokens":null,"seed":null,"tools":null)"));
   ASSERT_FALSE(Failed(result));
   const GenerationParams& p = std::get<ChatCompletionRequest>(result).params;
   EXPECT_FLOAT_EQ(p.sampling.temperature, 1.0F);

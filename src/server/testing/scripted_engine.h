@@ -24,7 +24,7 @@ namespace kvik::server::testing {
 inline std::unique_ptr<text::Tokenizer> MakeByteTokenizer() {
   text::TokenizerSpec spec;
   spec.kind = text::TokenizerKind::kSentencePieceBpe;
-  spec.escape_spaces = false;
+  spec.unescape_spaces = false;
   for (int byte = 0; byte < 256; ++byte) {
     char name[8];
     std::snprintf(name, sizeof(name), "<0x%02X>", byte);
@@ -100,8 +100,7 @@ class ScriptedEngine final : public EngineClient {
       usage.completion_tokens = static_cast<int32_t>(i) + 1;
       output.usage = usage;
       if (i + 1 == tokens.size()) {
-        output.finish =
-            stop_ && !cut ? engine::FinishReason::kStop : engine::FinishReason::kLength;
+        output.finish = stop_ && !cut ? engine::FinishReason::kStop : engine::FinishReason::kLength;
       }
       sink(std::move(output));
     }

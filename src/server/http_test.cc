@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <latch>
+#include <string>
+#include <thread>
+
+namespace kvik::server {
+namespace {
+
+// A server on a free port that answers with `handler` until it goes out of scope.
+class Running {
+ public:
+  explicit Running(HttpHandler handler, HttpServerOptions options = {}) {
+    options.error_body = [](int status) { return "{\"status\":" + std::to_string(status) + "}"; };
+    server_ = HttpServer::Bind(options, std::move(handler)).value();
+    thread_ = std::thread([this] { server_->Serve(); });
+  }
+  ~Running() {
+    server_->Shutdown();
+    thread_.join();
+  }
+  [[nodiscard]] int port() const { return server_->port(); }
+  [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + std::to_string(port()); }
+  HttpServer& server() { return *server_; }
+
+ private:
+  std::unique_ptr<HttpServer> server_;
+  std::thread thread_;
+};
+
+HttpResponse Echo(const HttpRequest& request) {
+  HttpResponse response;
+  response.body = request.method + " " + request.path + " " + request.body;
+  return response;
+}
+
+int Connect(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+TEST(Http, AnswersOnAKeptConnection) {
+  Running running(Echo);
+  auto client = HttpClient::Create(running.url() + "/base/").value();
+  EXPECT_EQ(client->Get("/x").value().body, "GET /base/x ");
+  EXPECT_EQ(client->Post("/y", "{}").value().body, "POST /base/y {}");
+  EXPECT_EQ(client->Get("/z").value().body, "GET /base/z ");
+}
+
+TEST(Http, ATakenPortIsAnError) {
+  Running running(Echo);
+  HttpServerOptions options;
+  options.port = running.port();
+  const auto second = HttpServer::Bind(options, Echo);
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(second.error().message, testing::HasSubstr(std::to_string(running.port())));
+}
+
+TEST(Http, StreamsPiecesAsTheyAreWritten) {
+  Running running([](const HttpRequest&) {
+    HttpResponse response;
+    response.stream = [](HttpStream& out) {
+      out.Write("one ");
+      out.Write("");
+      out.Write("two");
+    };
+    return response;
+  });
+  auto client = HttpClient::Create(running.url()).value();
+  std::string all;
+  const HttpReply reply = client
+                              ->PostStreaming("/", "{}",
+                                              [&](std::string_view bytes) {
+                                                all += bytes;
+                                                return true;
+                                              })
+                              .value();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(all, "one two");
+}
+
+TEST(Http, ATooLargeBodyIsRefusedWithoutReadingItAll) {
+  HttpServerOptions options;
+  options.max_body_bytes = 1000;
+  std::atomic<int> handled{0};
+  Running running(
+      [&](const HttpRequest& request) {
+        ++handled;
+        return Echo(request);
+      },
+      options);
+  auto client = HttpClient::Create(running.url()).value();
+  EXPECT_EQ(client->Post("/", std::string(1001, 'x')).value().status, 413);
+  EXPECT_EQ(client->Post("/", std::string(1000, 'x')).value().status, 200);
+  EXPECT_EQ(handled, 1);
+}
+
+TEST(Http, GarbageIsABadRequestAndNotACrash) {
+  Running running(Echo);
+  for (const char* text :
+       {"\r\n\r\n", "GET\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        "\x16\x03\x01\x02", "GET / HTTP/9.9\r\n\r\n"}) {
+    const int fd = Connect(running.port());
+    send(fd, text, std::strlen(text), MSG_NOSIGNAL);
+    shutdown(fd, SHUT_WR);
+    char reply[512];
+    while (recv(fd, reply, sizeof(reply), 0) > 0) {
+    }
+    close(fd);
+  }
+  auto client = HttpClient::Create(running.url()).value();
+  EXPECT_EQ(client->Get("/").value().status, 200);
+}
+
+TEST(Http, HandlersSeeThatAClientLeft) {
+  std::latch entered(1);
+  std::latch left(1);
+  std::atomic<bool> before{true};
+  std::atomic<bool> after{false};
+  {
+    Running running([&](const HttpRequest& request) {
+      before = request.client_gone();
+      entered.count_down();
+      left.wait();
+      after = request.client_gone();
+      return HttpResponse();
+    });
+    const int fd = Connect(running.port());
+    const std::string text = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    send(fd, text.data(), text.size(), 0);
+    entered.wait();
+    close(fd);
+    left.count_down();
+  }  // joins the handler
+  EXPECT_FALSE(before);
+  EXPECT_TRUE(after);
+}
+
+TEST(Http, ShutdownLetsARunningStreamFinish) {
+  std::latch streaming(1);
+  std::latch go_on(1);
+  std::string all;
+  {
+    Running running([&](const HttpRequest&) {
+      HttpResponse response;
+      response.stream = [&](HttpStream& out) {
+        out.Write("begin ");
+        streaming.count_down();
+        go_on.wait();
+        out.Write("end");
+      };
+      return response;
+    });
+    std::thread reader([&, url = running.url()] {
+      auto client = HttpClient::Create(url).value();
+      const auto reply = client->PostStreaming("/", "{}", [&](std::string_view bytes) {
+        all += bytes;
+        return true;
+      });
+      EXPECT_TRUE(reply.has_value());
+    });
+    streaming.wait();
+    running.server().Shutdown();
+    go_on.count_down();
+    reader.join();
+  }
+  EXPECT_EQ(all, "begin end");
+}
+
+TEST(Http, RefusesWhatIsNoUrl) {
+  EXPECT_FALSE(HttpClient::Create("localhost:8000").has_value());
+  EXPECT_FALSE(HttpClient::Create("ftp://x").has_value());
+}
+
+TEST(Http, NoServerIsUnavailable) {
+  int port = 0;
+  { port = HttpServer::Bind({}, Echo).value()->port(); }
+  auto client = HttpClient::Create("http://127.0.0.1:" + std::to_string(port)).value();
+  EXPECT_EQ(client->Get("/").error().code, ErrorCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace kvik::server

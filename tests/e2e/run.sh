@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# End-to-end tests: run.sh KVIK TINY_MODEL_WRITER [pytest arguments...]. Makes a virtual environment
+# with pytest and the official openai client beside the binary once; exit code 77 (skipped) where
+# pip cannot get them.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+kvik=$(realpath "$1")
+writer=$(realpath "$2")
+shift 2
+
+venv=${KVIK_E2E_VENV:-$(dirname "$kvik")/e2e-venv}
+if ! "$venv/bin/python" -c 'import pytest, openai' 2> /dev/null; then
+  log=$(mktemp)
+  if ! { python3 -m venv "$venv" && "$venv/bin/python" -m pip install -q pytest openai; } > "$log" 2>&1; then
+    echo "e2e: skipped, no pytest and openai to be had: $(tail -n 1 "$log")"
+    rm -f "$log"
+    exit 77
+  fi
+  rm -f "$log"
+fi
+models=$(mktemp -d)
+trap 'rm -rf "$models"' EXIT
+"$writer" "$models/tiny.gguf"
+KVIK_BINARY=$kvik KVIK_TINY_MODEL=$models/tiny.gguf \
+  "$venv/bin/python" -B -m pytest -q -p no:cacheprovider "$here" "$@"
