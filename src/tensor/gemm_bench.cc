@@ -25,7 +25,7 @@ namespace kvik::tensor {
 namespace {
 
 constexpr double kGemmGoal = 0.75;    // of the peak of multiply-adds
-constexpr double kDecodeGoal = 0.60;  // of the bandwidth of reading memory
+constexpr double kDecodeGoal = 0.60;  // of the bandwidth of reading memory, on the best ISA here
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -175,7 +175,7 @@ std::vector<DecodeModel> DecodeModels() {
 
 // All weight products of a decode step of `rows` requests.
 void BenchDecode(const Context& ctx, const DecodeModel& model, size_t rows, double read_gbps,
-                 double budget) {
+                 bool judged, double budget) {
   Rng rng(2, rows);
   struct Product {
     std::vector<PackedMatrix> weights;
@@ -225,7 +225,7 @@ void BenchDecode(const Context& ctx, const DecodeModel& model, size_t rows, doub
   const double share = gbps / read_gbps;
   std::printf("%-20s %3zu  %7.2f ms  %6.1f MB  %4.1f bits  %6.1f GB/s  %5.1f %%   %s\n", model.name,
               rows, seconds * 1e3, bytes * 1e-6, 8 * bytes / values, gbps, 100 * share,
-              rows == 1 ? Judge(share >= kDecodeGoal) : "");
+              judged ? Judge(share >= kDecodeGoal) : "");
 }
 
 int Run(bool quick) {
@@ -240,11 +240,15 @@ int Run(bool quick) {
       continue;
     }
     const char* type = compute == ComputeType::kBf16 ? "bf16" : "f32";
+    double peak = 0;
+    double read = 0;
     for (const int threads : {1, 2}) {
       ThreadPool pool(threads);
       const Context ctx = Context::Create(*isa, compute, pool).value();
-      const double peak = MeasurePeakGflops(clock, *isa, compute, pool);
-      const double read = MeasureReadGbps(clock, *isa, pool);
+      // Other processes may disturb one measurement: two threads have twice the peak of
+      // one and at least its bandwidth.
+      peak = std::max(threads * peak, MeasurePeakGflops(clock, *isa, compute, pool));
+      read = std::max(read, MeasureReadGbps(clock, *isa, pool));
       std::printf("\n%s %s, %d thread%s: peak %.1f GFLOP/s, read %.1f GB/s\n", IsaName(*isa), type,
                   threads, threads == 1 ? "" : "s", peak, read);
       std::printf("%-13s %14s %-5s %5s  %8s  %7s   goal %.0f %%\n", "", "n x k", "", "rows",
@@ -260,14 +264,19 @@ int Run(bool quick) {
           BenchGemm(ctx, shape, rows, peak, quick ? 0.02 : 0.15);
         }
       }
-      std::printf("weight products of a decode step; goal %.0f %% of the read bandwidth at 1 row\n",
-                  100 * kDecodeGoal);
+      // A slower ISA than the machine's best is bound by its instructions.
+      const bool best_isa = *isa == SupportedIsas().back();
+      std::printf("weight products of a decode step, share of the read bandwidth");
+      if (best_isa) {
+        std::printf("; goal %.0f %% at 1 row", 100 * kDecodeGoal);
+      }
+      std::printf("\n");
       for (const DecodeModel& model : DecodeModels()) {
         for (const size_t rows : {1, 4, 16}) {
           if (quick && (rows > 1 || model.layers != 30)) {
             continue;
           }
-          BenchDecode(ctx, model, rows, read, quick ? 0.1 : 0.5);
+          BenchDecode(ctx, model, rows, read, best_isa && rows == 1, quick ? 0.1 : 0.5);
         }
       }
     }

@@ -94,7 +94,7 @@ template <class V, class Codec, int kRows, int kPanels>
     const std::byte* block = next + panel * kBlockBytes;
     for (; k < span_end; k += kBlockK, block += block_stride, next += block_stride) {
       // The hardware's own prefetch stops at pages; this one keeps the stream going.
-      constexpr size_t kAhead = 4096;
+      constexpr size_t kAhead = 8192;
       for (size_t line = 0; line < kPanels * kBlockBytes; line += 64) {
         V::Prefetch(block + kAhead + line);
       }
@@ -153,8 +153,10 @@ struct Slice {
   size_t panel_stride;
   size_t k;  // the slice's first input
   size_t inputs;
-  bool first;  // sums start at zero
-  bool last;   // sums get the bias
+  bool first;             // sums start at zero
+  bool last;              // sums get the bias
+  const std::byte* next;  // the packed weights of the slice to come, to be prefetched
+  size_t next_bytes;
 };
 
 template <class V, ComputeType kCompute, int kRows, int kPanels>
@@ -218,6 +220,11 @@ static void ManyRowsTiles(const GroupProduct& t, const Slice& slice, size_t pane
   size_t row = 0;
   for (size_t i = 0; i < tiles; ++i) {
     const size_t rows = base + (i < larger ? 1 : 0);
+    // Reading the next weights from memory overlaps with multiplying: a few lines every tile.
+    const size_t line_end = slice.next_bytes * (i + 1) / tiles;
+    for (size_t line = slice.next_bytes * i / tiles / 64 * 64; line < line_end; line += 64) {
+      V::Prefetch(slice.next + line);
+    }
     kTiles[rows - 1](t, slice, row, panel);
     row += rows;
   }
@@ -258,6 +265,10 @@ static void ManyRows(const GroupProduct& t) {
   constexpr size_t kSlice = kScratchBytes / kPanels / A::kBytesPerPair * 2 / 256 * 256 != 0
                                 ? kScratchBytes / kPanels / A::kBytesPerPair * 2 / 256 * 256
                                 : kScratchBytes / kPanels / A::kBytesPerPair * 2;
+  // Groups lie one after the other, so what follows this group is the next one. Tiles that take
+  // the panels of a group in turn would prefetch each slice four times over.
+  constexpr size_t kPrefetchRows = kPanels == kGroupPanels ? 16 : SIZE_MAX;
+  const size_t group_bytes = t.group_panels * PanelBytes(Codec::kLayout, t.k);
   for (size_t panel = t.panel_begin; panel < t.panel_end; panel += kPanels) {
     const size_t panels = MinSize(kPanels, t.panel_end - panel);
     for (size_t k = 0; k < t.k; k += kSlice) {
@@ -267,7 +278,9 @@ static void ManyRows(const GroupProduct& t) {
                            .k = k,
                            .inputs = count,
                            .first = k == 0,
-                           .last = k + count == t.k};
+                           .last = k + count == t.k,
+                           .next = t.group + group_bytes * (k + count) / t.k,
+                           .next_bytes = t.rows >= kPrefetchRows ? group_bytes * count / t.k : 0};
       for (size_t p = 0; p < panels; ++p) {
         UnpackPanel<V, Codec>(t, panel + p, k, count, t.scratch + p * slice.panel_stride);
       }
