@@ -2,8 +2,10 @@
 #include "tensor/ops.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
+#include "base/planted_defect.h"
 #include "tensor/kernels.h"
 
 namespace kvik::tensor {
@@ -28,6 +30,19 @@ void ForRows(const Context& ctx, size_t rows, size_t values_per_row, const Fn& f
 
 void RmsNorm(const Context& ctx, const float* x, size_t ld_x, size_t rows, size_t n,
              const float* weight, float eps, float* out, size_t ld_out) {
+  if (DefectPlanted(Defect::kMDependent) && rows >= 8) {
+    for (size_t row = 0; row < rows; ++row) {  // sums from the other end
+      float sum = 0;
+      for (size_t i = n; i-- > 0;) {
+        sum += x[row * ld_x + i] * x[row * ld_x + i];
+      }
+      const float scale = 1.0F / std::sqrt(sum / static_cast<float>(n) + eps);
+      for (size_t i = 0; i < n; ++i) {
+        out[row * ld_out + i] = x[row * ld_x + i] * scale * weight[i];
+      }
+    }
+    return;
+  }
   const RowKernels& kernels = *ctx.kernels().row;
   ForRows(ctx, rows, n, [&](size_t row) {
     kernels.rms_norm(x + row * ld_x, weight, n, eps, out + row * ld_out);
