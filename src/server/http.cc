@@ -206,6 +206,9 @@ class Listener final : public httplib::Server {
   explicit Listener(const HttpServerOptions& options)
       : options_(options), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
   ~Listener() override {
+    if (svr_sock_ != INVALID_SOCKET) {  // bound and never served
+      close(svr_sock_);
+    }
     if (wake_fd_ >= 0) {
       close(wake_fd_);
     }
