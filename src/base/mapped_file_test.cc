@@ -8,11 +8,13 @@
 #include <fstream>
 #include <utility>
 
+#include "base/testing/temp_path.h"
+
 namespace kvik {
 namespace {
 
 TEST(MappedFile, SeesTheBytesAndKeepsThemWhenMoved) {
-  const std::string path = testing::TempDir() + "/mapped_file_test.bin";
+  const std::string path = testing::TempPath("mapped_file_test.bin");
   std::ofstream(path) << "hello";
   Result<MappedFile> file = MappedFile::Open(path);
   ASSERT_TRUE(file);
@@ -25,7 +27,7 @@ TEST(MappedFile, SeesTheBytesAndKeepsThemWhenMoved) {
 }
 
 TEST(MappedFile, AnEmptyFileHasNoBytes) {
-  const std::string path = testing::TempDir() + "/mapped_file_empty.bin";
+  const std::string path = testing::TempPath("mapped_file_empty.bin");
   std::ofstream(path).close();
   Result<MappedFile> file = MappedFile::Open(path);
   ASSERT_TRUE(file);
@@ -38,11 +40,11 @@ TEST(MappedFile, SaysWhatIsWrong) {
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
   EXPECT_NE(missing.error().message.find("/nonexistent/model.gguf"), std::string::npos);
 
-  const Result<MappedFile> folder = MappedFile::Open(testing::TempDir());
+  const Result<MappedFile> folder = MappedFile::Open(::testing::TempDir());
   ASSERT_FALSE(folder);
   EXPECT_EQ(folder.error().code, ErrorCode::kInvalidInput);
 
-  const std::string fifo = testing::TempDir() + "/mapped_file_fifo";
+  const std::string fifo = testing::TempPath("mapped_file_fifo");
   mkfifo(fifo.c_str(), 0600);
   const Result<MappedFile> pipe = MappedFile::Open(fifo);  // must not block
   ASSERT_FALSE(pipe);

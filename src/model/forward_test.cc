@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "base/testing/temp_path.h"
 #include "model/model.h"
 #include "model/model_source.h"
 #include "model/rewrite.h"
@@ -25,14 +26,8 @@ using ::testing::HasSubstr;
 using testing::TinyModelOptions;
 using Logits = std::vector<std::vector<float>>;  // [positions][vocab]
 
-std::string TempPath(const std::string& name) {
-  const std::string folder = ::testing::TempDir() + "/forward_test";
-  std::filesystem::create_directories(folder);
-  return folder + "/" + name;
-}
-
 std::unique_ptr<ModelSource> MakeSource(const TinyModelOptions& options) {
-  const std::string path = TempPath("tiny.gguf");
+  const std::string path = kvik::testing::TempPath("tiny.gguf");
   EXPECT_TRUE(testing::WriteTinyGguf(options, path));
   auto source = ModelSource::Open(path);
   EXPECT_TRUE(source) << source.error().message;
@@ -359,14 +354,14 @@ TEST(Forward, DequantisedFilesGiveTheSameBits) {
     tiny.intermediate_size = 256;
     tiny.num_heads = 4;
     const auto source = MakeSource(tiny);
-    ASSERT_TRUE(WriteF32Gguf(*source, TempPath("f32.gguf")));
-    ASSERT_TRUE(WriteF32HfFolder(*source, TempPath("f32_hf")));
+    ASSERT_TRUE(WriteF32Gguf(*source, kvik::testing::TempPath("f32.gguf")));
+    ASSERT_TRUE(WriteF32HfFolder(*source, kvik::testing::TempPath("f32_hf")));
     const std::vector<TokenId> tokens = RandomTokens(50, 5);
     ModelOptions options = Exact(SupportedIsas().back());
     options.kv_dtype = kv::KvDtype::kBf16;
     const Logits expected = RunDense(*source, options, tokens);
     for (const char* copy : {"f32.gguf", "f32_hf"}) {
-      const auto other = ModelSource::Open(TempPath(copy));
+      const auto other = ModelSource::Open(kvik::testing::TempPath(copy));
       ASSERT_TRUE(other) << other.error().message;
       EXPECT_EQ(RunDense(**other, options, tokens), expected) << architecture << " " << copy;
     }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/mapped_file.h"
+#include "base/testing/temp_path.h"
 #include "model/gguf_writer.h"
 #include "model/safetensors.h"
 #include "model/testing/tiny_model.h"
@@ -19,12 +20,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
-
-std::string TempPath(const std::string& name) {
-  const std::string folder = ::testing::TempDir() + "/model_source_test";
-  std::filesystem::create_directories(folder);
-  return folder + "/" + name;
-}
 
 void WriteText(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
@@ -40,7 +35,7 @@ std::string ErrorOf(const std::string& path) {
 }
 
 TEST(GgufSource, ReadsATinyLlama) {
-  const std::string path = TempPath("llama.gguf");
+  const std::string path = kvik::testing::TempPath("llama.gguf");
   ASSERT_TRUE(testing::WriteTinyGguf({}, path));
   const auto source = ModelSource::Open(path);
   ASSERT_TRUE(source) << source.error().message;
@@ -67,7 +62,7 @@ TEST(GgufSource, ReadsTheOptionalPartsOfAnArchitecture) {
   options.rope_scaling = "yarn";
   options.rope_factor = 4.0F;
   options.sliding_window_tokens = 100;
-  const std::string path = TempPath("qwen3.gguf");
+  const std::string path = kvik::testing::TempPath("qwen3.gguf");
   ASSERT_TRUE(testing::WriteTinyGguf(options, path));
   const auto source = ModelSource::Open(path);
   ASSERT_TRUE(source) << source.error().message;
@@ -81,7 +76,7 @@ TEST(GgufSource, ReadsTheOptionalPartsOfAnArchitecture) {
 
   testing::TinyModelOptions llama3;
   llama3.rope_divisors.assign(32, 2.0F);
-  const std::string llama3_path = TempPath("llama3.gguf");
+  const std::string llama3_path = kvik::testing::TempPath("llama3.gguf");
   ASSERT_TRUE(testing::WriteTinyGguf(llama3, llama3_path));
   const auto divided = ModelSource::Open(llama3_path);
   ASSERT_TRUE(divided) << divided.error().message;
@@ -126,7 +121,7 @@ class Edited {
 
 TEST(GgufSource, NamesMissingAndUnknownTensors) {
   const Edited tiny;
-  const std::string path = TempPath("edited.gguf");
+  const std::string path = kvik::testing::TempPath("edited.gguf");
   tiny.Write(path, [](std::string_view) { return true; });
   EXPECT_EQ(ErrorOf(path), "opened");
   tiny.Write(path, [](std::string_view name) { return name != "blk.1.ffn_up.weight"; });
@@ -143,7 +138,7 @@ TEST(GgufSource, NamesMissingAndUnknownTensors) {
 }
 
 TEST(GgufSource, RefusesWhatItCannotCompute) {
-  const std::string path = TempPath("unsupported.gguf");
+  const std::string path = kvik::testing::TempPath("unsupported.gguf");
   const auto refuse = [&](const auto& edit, const char* message) {
     GgufWriter writer;
     edit(writer);
@@ -187,11 +182,12 @@ TEST(GgufSource, ReadsASplitSetAndChecksItsParts) {
         writer.AddTensor(tensor.name, tensor.type, tensor.dims, tensor.data);
       }
     }
-    const std::string path = TempPath("split-0000" + std::to_string(number + 1) + "-of-00003.gguf");
+    const std::string path =
+        kvik::testing::TempPath("split-0000" + std::to_string(number + 1) + "-of-00003.gguf");
     ASSERT_TRUE(writer.WriteTo(path));
   };
-  const std::string first = TempPath("split-00001-of-00003.gguf");
-  const std::string second = TempPath("split-00002-of-00003.gguf");
+  const std::string first = kvik::testing::TempPath("split-00001-of-00003.gguf");
+  const std::string second = kvik::testing::TempPath("split-00002-of-00003.gguf");
   for (int i = 0; i < 3; ++i) {
     write_part(i, i, 3, false);
   }
@@ -208,14 +204,14 @@ TEST(GgufSource, ReadsASplitSetAndChecksItsParts) {
   write_part(0, 0, 3, false);
   std::filesystem::remove(second);
   EXPECT_THAT(ErrorOf(first), HasSubstr("split-00002-of-00003.gguf: cannot open"));
-  std::filesystem::copy_file(first, TempPath("renamed.gguf"),
+  std::filesystem::copy_file(first, kvik::testing::TempPath("renamed.gguf"),
                              std::filesystem::copy_options::overwrite_existing);
-  EXPECT_THAT(ErrorOf(TempPath("renamed.gguf")), HasSubstr("the name must end in"));
+  EXPECT_THAT(ErrorOf(kvik::testing::TempPath("renamed.gguf")), HasSubstr("the name must end in"));
 }
 
 TEST(ModelSource, SaysWhatIsMissing) {
   EXPECT_THAT(ErrorOf("/nonexistent/m.gguf"), HasSubstr("/nonexistent/m.gguf: no such model"));
-  const std::string folder = TempPath("empty");
+  const std::string folder = kvik::testing::TempPath("empty");
   std::filesystem::create_directories(folder);
   EXPECT_THAT(ErrorOf(folder), HasSubstr("the folder has no config.json"));
 }
@@ -223,7 +219,7 @@ TEST(ModelSource, SaysWhatIsMissing) {
 // A Hugging Face folder with one layer, written field by field.
 class HfFolder {
  public:
-  explicit HfFolder(const std::string& name) : folder_(TempPath(name)) {
+  explicit HfFolder(const std::string& name) : folder_(kvik::testing::TempPath(name)) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }

@@ -10,18 +10,13 @@
 #include <memory>
 #include <string>
 
+#include "base/testing/temp_path.h"
 #include "base/thread_pool.h"
 #include "model/testing/tiny_model.h"
 #include "model/weights.h"
 
 namespace kvik::model {
 namespace {
-
-std::string TempPath(const std::string& name) {
-  const std::string folder = ::testing::TempDir() + "/rewrite_test";
-  std::filesystem::create_directories(folder);
-  return folder + "/" + name;
-}
 
 std::unique_ptr<ModelSource> Open(const std::string& path) {
   auto source = ModelSource::Open(path);
@@ -40,14 +35,14 @@ TEST(Rewrite, BothContainersHoldTheDequantisedModel) {
     options.rope_scaling = "yarn";
     options.rope_factor = 3.0F;
     options.sliding_window_tokens = 33;
-    const std::string path = TempPath("model.gguf");
+    const std::string path = kvik::testing::TempPath("model.gguf");
     ASSERT_TRUE(testing::WriteTinyGguf(options, path));
     const auto source = Open(path);
     ASSERT_NE(source, nullptr);
-    ASSERT_TRUE(WriteF32Gguf(*source, TempPath("f32.gguf")));
-    ASSERT_TRUE(WriteF32HfFolder(*source, TempPath("hf")));
-    const auto gguf = Open(TempPath("f32.gguf"));
-    const auto hf = Open(TempPath("hf"));
+    ASSERT_TRUE(WriteF32Gguf(*source, kvik::testing::TempPath("f32.gguf")));
+    ASSERT_TRUE(WriteF32HfFolder(*source, kvik::testing::TempPath("hf")));
+    const auto gguf = Open(kvik::testing::TempPath("f32.gguf"));
+    const auto hf = Open(kvik::testing::TempPath("hf"));
     ASSERT_NE(gguf, nullptr);
     ASSERT_NE(hf, nullptr);
     for (const auto& [name, weight] : source->weights()) {
@@ -77,11 +72,11 @@ TEST(Rewrite, EveryFormatIsRewritten) {
     options.intermediate_size = 256;
     options.num_heads = 4;
     options.num_layers = 1;
-    ASSERT_TRUE(testing::WriteTinyGguf(options, TempPath("any.gguf")));
-    const auto source = Open(TempPath("any.gguf"));
+    ASSERT_TRUE(testing::WriteTinyGguf(options, kvik::testing::TempPath("any.gguf")));
+    const auto source = Open(kvik::testing::TempPath("any.gguf"));
     ASSERT_NE(source, nullptr);
-    ASSERT_TRUE(WriteF32Gguf(*source, TempPath("any_f32.gguf")));
-    const auto gguf = Open(TempPath("any_f32.gguf"));
+    ASSERT_TRUE(WriteF32Gguf(*source, kvik::testing::TempPath("any_f32.gguf")));
+    const auto gguf = Open(kvik::testing::TempPath("any_f32.gguf"));
     ASSERT_NE(gguf, nullptr);
     const std::vector<float> values = DequantizeWeight(source->Weight("blk.0.attn_q.weight"));
     EXPECT_EQ(DequantizeWeight(gguf->Weight("blk.0.attn_q.weight")), values);
@@ -98,14 +93,14 @@ TEST(Rewrite, EveryFormatIsRewritten) {
 TEST(Rewrite, SaysWhatHasNoForm) {
   testing::TinyModelOptions options;
   options.rope_divisors.assign(32, 2.0F);
-  ASSERT_TRUE(testing::WriteTinyGguf(options, TempPath("divided.gguf")));
-  const auto source = Open(TempPath("divided.gguf"));
+  ASSERT_TRUE(testing::WriteTinyGguf(options, kvik::testing::TempPath("divided.gguf")));
+  const auto source = Open(kvik::testing::TempPath("divided.gguf"));
   ASSERT_NE(source, nullptr);
-  const Result<void> hf = WriteF32HfFolder(*source, TempPath("divided_hf"));
+  const Result<void> hf = WriteF32HfFolder(*source, kvik::testing::TempPath("divided_hf"));
   ASSERT_FALSE(hf);
   EXPECT_EQ(hf.error().code, ErrorCode::kUnsupported);
-  ASSERT_TRUE(WriteF32Gguf(*source, TempPath("divided_f32.gguf")));
-  EXPECT_EQ(Open(TempPath("divided_f32.gguf"))->config(), source->config());
+  ASSERT_TRUE(WriteF32Gguf(*source, kvik::testing::TempPath("divided_f32.gguf")));
+  EXPECT_EQ(Open(kvik::testing::TempPath("divided_f32.gguf"))->config(), source->config());
   EXPECT_FALSE(WriteF32Gguf(*source, "/nonexistent/x.gguf"));
 }
 
@@ -114,8 +109,8 @@ TEST(Rewrite, AnyChangeOfTheModelChangesItsHash) {
   ThreadPool pool(2);
   std::map<std::string, std::string> seen;
   const auto check = [&](const std::string& what, const testing::TinyModelOptions& options) {
-    ASSERT_TRUE(testing::WriteTinyGguf(options, TempPath("hash.gguf")));
-    const auto source = Open(TempPath("hash.gguf"));
+    ASSERT_TRUE(testing::WriteTinyGguf(options, kvik::testing::TempPath("hash.gguf")));
+    const auto source = Open(kvik::testing::TempPath("hash.gguf"));
     ASSERT_NE(source, nullptr);
     const std::string hash = HashWeights(*source, pool);
     EXPECT_EQ(hash.size(), 32U);

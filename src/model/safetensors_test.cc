@@ -9,6 +9,7 @@
 
 #include "base/mapped_file.h"
 #include "base/rng.h"
+#include "base/testing/temp_path.h"
 
 namespace kvik::model {
 namespace {
@@ -36,7 +37,7 @@ std::string ErrorOf(std::string_view header, size_t data_bytes) {
 }
 
 TEST(Safetensors, ReadsBackWhatItWrites) {
-  const std::string path = ::testing::TempDir() + "/safetensors_test.safetensors";
+  const std::string path = kvik::testing::TempPath("x.safetensors");
   const Bytes a(24, std::byte{1});
   const Bytes b(8, std::byte{2});
   const SafetensorsOutput out[] = {{"a \"quoted\"", SafetensorsDtype::kF32, {2, 3}, a, nullptr},
