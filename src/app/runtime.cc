@@ -97,8 +97,10 @@ Result<MemoryPlan> PlanMemory(const RuntimeOptions& options, const model::ModelS
     blocks = std::max<uint64_t>(blocks, 1);
   }
   if (blocks > static_cast<uint64_t>(std::numeric_limits<BlockId>::max())) {
-    return Err(ErrorCode::kInvalidInput, "the KV cache would have %llu blocks, the most is %d",
-               static_cast<unsigned long long>(blocks), std::numeric_limits<BlockId>::max());
+    return Err(
+        ErrorCode::kInvalidInput,
+        "the KV cache would have %llu blocks, the most is %d; lower --kv-memory or --num-blocks",
+        static_cast<unsigned long long>(blocks), std::numeric_limits<BlockId>::max());
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
   plan.pool_bytes = blocks * block_bytes;

@@ -389,6 +389,7 @@ class Selftest {
                 " differing tokens, %" PRId64 " differing logprobs\n",
                 tally_.cases, tally_.gaps, tally_.preemptions, tally_.differing_tokens,
                 tally_.differing_logprobs);
+    std::fflush(stdout);
     return {};
   }
 

@@ -78,6 +78,7 @@ struct EngineLoop::Impl {
       }
     } else if (auto* abort = std::get_if<AbortCommand>(&command)) {
       engine->Abort(abort->id);
+      PublishStats();  // maybe no step follows
     } else if (auto* call = std::get_if<CallCommand>(&command)) {
       (*call->fn)(*engine);
       PublishStats();

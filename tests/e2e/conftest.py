@@ -20,7 +20,7 @@ class Server:
 
     def __init__(self, *args, model=MODEL):
         command = [KVIK, "serve", "--model", model, "--served-model-name", "tiny", "--port", "0",
-                   "--kv-memory", "64MiB", "--threads", "1", *args]
+                   "--threads", "1", *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         match = re.search(r" on (http://\S+)", line)

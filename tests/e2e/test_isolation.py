@@ -81,11 +81,20 @@ def test_no_block_leaks_from_cancelled_and_malformed_requests(start):
     assert server.metric("kvik:kv_blocks", state="free") == total
 
 
-def test_a_client_that_leaves_ends_its_request(start):
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_client_that_leaves_ends_its_requests(start, streaming):
     server = start()
-    stream = server.complete(tokens(1, 20), 1900, ignore_eos=True, stream=True)
-    next(iter(stream))
-    assert server.metric("vllm:num_requests_running") == 1
-    stream.close()
+    # Enough work that it is far from done when the client goes.
+    body = json.dumps({"prompt": tokens(1, 20), "max_tokens": 1900, "n": 100, "ignore_eos": True,
+                       "stream": streaming})
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                           f"{len(body)}\r\n\r\n{body}".encode())
+        if streaming:
+            connection.recv(100)
+        while not server.metric("vllm:num_requests_running"):
+            pass
     server.wait_idle()
-    assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
+    assert server.metric("vllm:request_success_total", finished_reason="abort") > 0
+    assert server.metric("vllm:generation_tokens_total") < 100 * 1900
