@@ -35,16 +35,21 @@ def test_the_first_request_of_a_server_equals_its_repeats(start, cache, length):
 
 
 def test_preempted_requests_say_what_they_say_alone(start):
-    # Three of eight requests fit; each later one is more important than those that run.
-    server = start("--num-blocks", "50", "--max-num-seqs", "8", "--policy", "random")
+    # Three long answers fill the pool, more wait behind them, when seven more important requests arrive.
+    server = start("--num-blocks", "300", "--max-num-seqs", "8", "--policy", "random")
     prompts = [tokens(10 + i, 40) for i in range(8)]
-    alone = [server.streamed(p, 200, ignore_eos=True, cache_salt="alone") for p in prompts]
+    lengths = [1500] + [200] * 7
+    alone = [server.streamed(p, n, ignore_eos=True, cache_salt="alone") for p, n in zip(prompts, lengths)]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(
-            lambda i: server.streamed(prompts[i], 200, ignore_eos=True, priority=-i), range(8)))
-    assert together == alone
-    assert all(reason == "length" for _, reason in together)
-    assert alone == [(server.text(p, 200, ignore_eos=True), "length") for p in prompts]
+        long = pool.submit(server.complete, prompts[0], 1500, n=20, ignore_eos=True)
+        while not server.metric("vllm:num_requests_running"):
+            pass
+        important = [pool.submit(server.streamed, prompts[i], 200, ignore_eos=True, priority=-i)
+                     for i in range(1, 8)]
+        assert [future.result() for future in important] == alone[1:]
+        assert {(c.text, c.finish_reason) for c in long.result().choices} == {alone[0]}
+    assert server.metric("vllm:num_preemptions_total") > 0
+    assert alone == [(server.text(p, n, ignore_eos=True), "length") for p, n in zip(prompts, lengths)]
 
 
 def test_reused_segments_with_gaps_change_nothing(start):
