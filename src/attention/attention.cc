@@ -42,7 +42,7 @@ AlignedBuffer Allocate(size_t size_bytes) {
 size_t ScratchBytes(int32_t rows, int32_t head_dim) {
   const auto r = static_cast<size_t>(rows + 15) / 16 * 16;
   const auto d = static_cast<size_t>(head_dim);
-  return (3 * r * d + 16 * r + 5 * r + 2 * kTileTokens * d) * sizeof(float);
+  return (3 * r * d + 16 * r + 6 * r + 2 * kTileTokens * d) * sizeof(float);
 }
 
 struct Attention::Impl {

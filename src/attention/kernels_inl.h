@@ -5,9 +5,10 @@
 // An item is a query tile: up to kTileRows rows against a range of keys. Keys pass in tiles of
 // kTileTokens; for every key tile the rows pass in micro-tiles of up to kMaxRows:
 //
-//   scores    S[row][key]  = sum over d of q[row][d] * k[d][key], d ascending, one accumulator
-//   softmax   P[row][key]  = 2^(S - m); the reference m of a row moves only when a score exceeds
-//             it by kMaxAbove, so most tiles need neither a horizontal maximum nor a rescale
+//   scores    S[row][key]  = -m + sum over d of q[row][d] * k[d][key], d ascending, one
+//             accumulator that starts from minus the row's reference m
+//   softmax   P[row][key]  = 2^S; the reference moves only when a score exceeds it by kMaxAbove,
+//             so most tiles need neither a horizontal maximum nor a rescale
 //   values    O[row][d]   += sum over keys of P[row][key] * v[key][d], keys ascending
 //
 // Everything a row computes is a function of its own query, position and keys:
@@ -44,6 +45,8 @@ constexpr int StepsOf16(Operands op) { return op == Operands::kF32 ? 16 : 8; }
 constexpr int ValuesPerStep(Operands op) { return op == Operands::kF32 ? 1 : 2; }
 // Bytes a step takes in a row of queries or weights.
 constexpr size_t RowBytesPerStep(Operands op) { return op == Operands::kBf16AsF32 ? 8 : 4; }
+// Bytes of a row of weights.
+constexpr size_t WeightStride(Operands op) { return op == Operands::kBf16Dot ? 128 : 256; }
 
 inline int Min(int a, int b) { return a < b ? a : b; }
 inline int Max(int a, int b) { return a > b ? a : b; }
@@ -63,7 +66,8 @@ struct TileState {
   const std::byte* q;  // [rows][head_dim] bf16 or float32, scaled
   float* value;        // [rows][head_dim] of the current span
   float* weight;       // [rows][16] sums of weights, one a lane
-  float* max;          // [rows]
+  float* start;        // [rows] what a score starts from: minus the reference m; 0 while empty
+  float* limit;        // [rows] a score above it moves the reference: kMaxAbove; -inf while empty
   const int32_t* pos;  // [rows] ascending
   int head_dim;
   int window;  // 0: none
@@ -78,21 +82,23 @@ struct KernelSet {
   static constexpr int kVecs = V::kNumRegisters >= 32 ? 4 : 1;
 
   // 2^x for x <= kMaxAbove and a little more; below -125 it is 2^-125, so there are no subnormals.
+  // kFast: to be rounded to bf16; less exact, and down to 0.
   template <bool kFast>
   KVIK_SIMD_INLINE F32 Weight(F32 x) {
+    if constexpr (kFast) {
+      return simd::Exp2DownFast<V>(x);
+    }
     x = V::Max(V::Set1(-125.0F), x);  // this operand order keeps NaN
     if constexpr (V::kNumRegisters >= 32) {
       const F32 n = V::RoundEven(x);
-      const F32 f = V::Sub(x, n);
-      const F32 p = kFast ? simd::Exp2FractionFast<V>(f) : simd::Exp2Fraction<V>(f);
-      return V::ScalePow2(p, n);
+      return V::ScalePow2(simd::Exp2Fraction<V>(V::Sub(x, n)), n);
     } else {
       // The same numbers without a scaling instruction: adding 1.5 * 2^23 rounds x to an integer
       // and leaves it in the low bits, from where it is added to the exponent.
       const F32 shifted = V::Add(x, V::Set1(12582912.0F));
       const F32 f = V::Sub(x, V::Sub(shifted, V::Set1(12582912.0F)));
-      const F32 p = kFast ? simd::Exp2FractionFast<V>(f) : simd::Exp2Fraction<V>(f);
-      return V::FromBits(V::AddI(V::BitsOf(p), V::template Shl<23>(V::BitsOf(shifted))));
+      return V::FromBits(
+          V::AddI(V::BitsOf(simd::Exp2Fraction<V>(f)), V::template Shl<23>(V::BitsOf(shifted))));
     }
   }
 
@@ -170,10 +176,9 @@ struct KernelSet {
   // Scores of R rows against key groups [g, g + N).
   template <Operands kOp, int R, int N, bool kPrefetch>
   KVIK_SIMD_INLINE void Scores(const TileState& s, const KeyTile& t, int row, int g,
-                               float (*scores)[kTileTokens]) {
-    constexpr size_t kRowBytes = RowBytesPerStep(kOp);
+                               F32 (&acc)[R][N]) {
     const int steps = s.head_dim / ValuesPerStep(kOp);
-    const size_t q_stride = kRowBytes * static_cast<size_t>(steps);
+    const size_t q_stride = RowBytesPerStep(kOp) * static_cast<size_t>(steps);
     const std::byte* q = s.q + static_cast<size_t>(row) * q_stride;
     const std::byte* k[N];
     const std::byte* next[N];
@@ -182,8 +187,14 @@ struct KernelSet {
       k[n] = t.k[g + n];
       next[n] = t.next_k[g + n];
     }
-    F32 acc[R][N];
-    SetZero(acc);
+    KVIK_SIMD_UNROLL(6)
+    for (int r = 0; r < R; ++r) {
+      const F32 start = V::Set1(s.start[row + r]);
+      KVIK_SIMD_UNROLL(4)
+      for (int n = 0; n < N; ++n) {
+        acc[r][n] = start;
+      }
+    }
     for (int i = 0; i < steps; ++i) {
       if constexpr (kPrefetch) {
         KVIK_SIMD_UNROLL(4)
@@ -193,11 +204,33 @@ struct KernelSet {
       }
       MultiplyAdd<kOp>(acc, q, q_stride, k, t.k_stride, i);
     }
+  }
+
+  template <int R, int N>
+  KVIK_SIMD_INLINE void StoreScores(const F32 (&acc)[R][N], int g, float (*scores)[kTileTokens]) {
     KVIK_SIMD_UNROLL(6)
     for (int r = 0; r < R; ++r) {
       KVIK_SIMD_UNROLL(4)
       for (int n = 0; n < N; ++n) {
         V::Store(&scores[r][(g + n) * 16], acc[r][n]);
+      }
+    }
+  }
+
+  // Weights of one row, of which x holds them; adds them to the row's sum.
+  template <Operands kOp>
+  KVIK_SIMD_INLINE void StoreWeights(F32 (&x)[kGroups], F32 sum, float* sum_out,
+                                     std::byte* weights) {
+    sum = V::Add(sum, V::Add(V::Add(x[0], x[1]), V::Add(x[2], x[3])));
+    V::Store(sum_out, sum);
+    if constexpr (kOp == Operands::kBf16Dot) {
+      Bf16* w = reinterpret_cast<Bf16*>(weights);
+      V::StorePairs(w, V::ConcatDaz(x[0], x[1]));
+      V::StorePairs(w + 32, V::ConcatDaz(x[2], x[3]));
+    } else {
+      KVIK_SIMD_UNROLL(4)
+      for (int g = 0; g < kGroups; ++g) {
+        V::Store(reinterpret_cast<float*>(weights) + 16 * g, x[g]);
       }
     }
   }
@@ -208,7 +241,7 @@ struct KernelSet {
   KVIK_SIMD_INLINE void Values(const TileState& s, const KeyTile& t, int row, int c, int keys,
                                const std::byte* weights, const float (*correction)[16],
                                bool fresh) {
-    constexpr size_t kWeightStride = RowBytesPerStep(kOp) / ValuesPerStep(kOp) * kTileTokens;
+    constexpr size_t kWeightStride = WeightStride(kOp);
     const auto head_dim = static_cast<size_t>(s.head_dim);
     const size_t v_stride = 4 * head_dim;
     float* value = s.value + static_cast<size_t>(row) * head_dim + static_cast<size_t>(c) * 16;
@@ -280,31 +313,15 @@ struct KernelSet {
     }
   }
 
-  // Rows [row, row + R) of the query tile against the first `keys` keys of a key tile. `masked`:
-  // some row does not see all 64 of them. `fresh`: the rows met no key in this span yet.
-  template <Operands kOp, int R, bool kPrefetch>
-  [[gnu::noinline]] static void MicroTile(const TileState& s, const KeyTile& t, int row, int keys,
-                                          bool masked, bool fresh) {
-    constexpr bool kFast = kOp == Operands::kBf16Dot;
-    constexpr size_t kWeightBytes = kOp == Operands::kBf16Dot ? 2 : 4;
-    alignas(64) float scores[R][kTileTokens];
-    alignas(64) std::byte weights[R][kTileTokens * kWeightBytes];
-    alignas(64) float correction[R][16];
-    bool corrected = false;
-
+  // Softmax of R rows whose scores lie in memory: any of them may be masked or move its reference.
+  // Returns whether the values so far are to be scaled by `correction`.
+  template <Operands kOp, int R>
+  KVIK_SIMD_INLINE bool SoftmaxFromMemory(const TileState& s, const KeyTile& t, int row, int keys,
+                                          bool masked, bool fresh,
+                                          const float (*scores)[kTileTokens], std::byte* weights,
+                                          float (*correction)[16]) {
     const int groups = (keys + 15) / 16;
-    if constexpr (kVecs == 4) {
-      if (groups > 2) {
-        Scores<kOp, R, 4, kPrefetch>(s, t, row, 0, scores);
-      } else {
-        Scores<kOp, R, 2, kPrefetch>(s, t, row, 0, scores);
-      }
-    } else {
-      for (int g = 0; g < groups; ++g) {
-        Scores<kOp, R, 1, kPrefetch>(s, t, row, g, scores);
-      }
-    }
-
+    bool corrected = false;
     for (int r = 0; r < R; ++r) {
       const int index = row + r;
       F32 x[kGroups];
@@ -330,28 +347,31 @@ struct KernelSet {
         }
       }
 
-      float max = s.max[index];
       F32 sum = fresh ? V::Zero() : V::Load(s.weight + 16 * index);
       const F32 top = V::Max(V::Max(x[0], x[1]), V::Max(x[2], x[3]));
-      if (V::Any(V::Gt(top, V::Set1(max + kMaxAbove)))) {
-        const float new_max = V::ReduceMax(top);
+      if (V::Any(V::Gt(top, V::Set1(s.limit[index])))) {
+        const float above = V::ReduceMax(top);
         if (!corrected) {
           corrected = true;
           for (int other = 0; other < R; ++other) {
             V::Store(correction[other], V::Set1(1.0F));
           }
         }
-        const F32 factor = Weight<false>(V::Set1(max - new_max));
+        // An empty state is all zeros: any factor does.
+        const F32 factor = Weight<false>(V::Set1(above > 0 ? -above : 0.0F));
         V::Store(correction[r], factor);
         sum = V::Mul(sum, factor);
-        max = new_max;
-        s.max[index] = max;
+        s.start[index] -= above;
+        s.limit[index] = kMaxAbove;
+        KVIK_SIMD_UNROLL(4)
+        for (int g = 0; g < kGroups; ++g) {
+          x[g] = V::Sub(x[g], V::Set1(above));
+        }
       }
 
-      const F32 reference = V::Set1(max);
       KVIK_SIMD_UNROLL(4)
       for (int g = 0; g < kGroups; ++g) {
-        x[g] = Weight<kFast>(V::Sub(x[g], reference));
+        x[g] = Weight<kOp == Operands::kBf16Dot>(x[g]);
       }
       if (masked) {
         KVIK_SIMD_UNROLL(4)
@@ -360,18 +380,65 @@ struct KernelSet {
           x[g] = V::Select(FirstKeys(first, g), V::Zero(), x[g]);
         }
       }
-      sum = V::Add(sum, V::Add(V::Add(x[0], x[1]), V::Add(x[2], x[3])));
-      V::Store(s.weight + 16 * index, sum);
-      if constexpr (kOp == Operands::kBf16Dot) {
-        Bf16* w = reinterpret_cast<Bf16*>(weights[r]);
-        V::StorePairs(w, V::ConcatDaz(x[0], x[1]));
-        V::StorePairs(w + 32, V::ConcatDaz(x[2], x[3]));
-      } else {
-        KVIK_SIMD_UNROLL(4)
-        for (int g = 0; g < kGroups; ++g) {
-          V::Store(reinterpret_cast<float*>(weights[r]) + 16 * g, x[g]);
+      StoreWeights<kOp>(x, sum, s.weight + 16 * index,
+                        weights + static_cast<size_t>(r) * WeightStride(kOp));
+    }
+    return corrected;
+  }
+
+  // Rows [row, row + R) of the query tile against the first `keys` keys of a key tile. `masked`:
+  // some row does not see all 64 of them. `fresh`: the rows met no key in this span yet.
+  template <Operands kOp, int R, bool kPrefetch>
+  [[gnu::noinline]] static void MicroTile(const TileState& s, const KeyTile& t, int row, int keys,
+                                          bool masked, bool fresh) {
+    alignas(64) float scores[R][kTileTokens];
+    alignas(64) std::byte weights[static_cast<size_t>(R) * WeightStride(kOp)];
+    alignas(64) float correction[R][16];
+    bool corrected = false;
+    bool done = false;  // the weights are there
+
+    if constexpr (kVecs == 4) {
+      if (keys > 32) {
+        F32 acc[R][4];
+        Scores<kOp, R, 4, kPrefetch>(s, t, row, 0, acc);
+        // The common case stays in registers: nothing masked, no reference moves.
+        bool memory = masked || fresh;
+        KVIK_SIMD_UNROLL(6)
+        for (int r = 0; r < R; ++r) {
+          const F32 top = V::Max(V::Max(acc[r][0], acc[r][1]), V::Max(acc[r][2], acc[r][3]));
+          memory |= V::Any(V::Gt(top, V::Set1(s.limit[row + r])));
         }
+        if (memory) {
+          StoreScores(acc, 0, scores);
+        } else {
+          KVIK_SIMD_UNROLL(6)
+          for (int r = 0; r < R; ++r) {
+            F32 x[kGroups];
+            KVIK_SIMD_UNROLL(4)
+            for (int g = 0; g < kGroups; ++g) {
+              x[g] = Weight<kOp == Operands::kBf16Dot>(acc[r][g]);
+            }
+            float* sum = s.weight + 16 * (row + r);
+            StoreWeights<kOp>(x, V::Load(sum), sum,
+                              weights + static_cast<size_t>(r) * WeightStride(kOp));
+          }
+          done = true;
+        }
+      } else {
+        F32 acc[R][2];
+        Scores<kOp, R, 2, kPrefetch>(s, t, row, 0, acc);
+        StoreScores(acc, 0, scores);
       }
+    } else {
+      for (int g = 0; g * 16 < keys; ++g) {
+        F32 acc[R][1];
+        Scores<kOp, R, 1, kPrefetch>(s, t, row, g, acc);
+        StoreScores(acc, g, scores);
+      }
+    }
+    if (!done) {
+      corrected =
+          SoftmaxFromMemory<kOp, R>(s, t, row, keys, masked, fresh, scores, weights, correction);
     }
 
     const float(*factors)[16] = corrected ? correction : nullptr;
@@ -382,22 +449,22 @@ struct KernelSet {
         const int n = (columns - c + chunks - 1) / chunks;
         switch (n) {
           case 4:
-            Values<kOp, R, 4, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+            Values<kOp, R, 4, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
             break;
           case 3:
-            Values<kOp, R, 3, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+            Values<kOp, R, 3, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
             break;
           case 2:
-            Values<kOp, R, 2, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+            Values<kOp, R, 2, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
             break;
           default:
-            Values<kOp, R, 1, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+            Values<kOp, R, 1, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
         }
         c += n;
       }
     } else {
       for (int c = 0; c < columns; ++c) {
-        Values<kOp, R, 1, kPrefetch>(s, t, row, c, keys, weights[0], factors, fresh);
+        Values<kOp, R, 1, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
       }
     }
   }
@@ -534,7 +601,8 @@ struct KernelSet {
     float* value = take(tile_floats);
     float* total = take(tile_floats);
     float* weight = take(static_cast<size_t>(rows) * 16);
-    float* max = take(static_cast<size_t>(rows));
+    float* start = take(static_cast<size_t>(rows));
+    float* limit = take(static_cast<size_t>(rows));
     float* total_max = take(static_cast<size_t>(rows));
     float* total_sum = take(static_cast<size_t>(rows));
     auto* pos = reinterpret_cast<int32_t*>(take(static_cast<size_t>(rows)));
@@ -553,14 +621,15 @@ struct KernelSet {
     const int micro_tiles = (rows + kMaxRows - 1) / kMaxRows;
     // Many rows read a tile often: worth widening it once. The sums are the same.
     const bool widen = kOp == Operands::kBf16AsF32 && micro_tiles > 2;
-    const TileState state{q, value, weight, max, pos, a.head_dim, a.sliding_window};
+    const TileState state{q, value, weight, start, limit, pos, a.head_dim, a.sliding_window};
 
     for (int span = a.first_span; span < a.end_span; ++span) {
       for (int m = 0; m < micro_tiles; ++m) {
         fresh[m] = true;
       }
       for (int row = 0; row < rows; ++row) {
-        max[row] = kEmptyMax;
+        start[row] = 0.0F;
+        limit[row] = kEmptyMax;
       }
       const int begin = Max(span * kSpanTokens, first_key / kTileTokens * kTileTokens);
       const int end = Min((span + 1) * kSpanTokens, last_pos + 1);
@@ -599,21 +668,23 @@ struct KernelSet {
       }
       for (int row = 0; row < rows; ++row) {
         const float* row_value = value + static_cast<size_t>(row) * head_dim;
-        const float sum = max[row] == kEmptyMax ? 0.0F : V::ReduceSum(V::Load(weight + 16 * row));
+        const bool empty = limit[row] == kEmptyMax;
+        const float max = empty ? kEmptyMax : -start[row];
+        const float sum = empty ? 0.0F : V::ReduceSum(V::Load(weight + 16 * row));
         if (a.states != nullptr) {
           float* out =
               a.states + (static_cast<size_t>(span - a.first_span) * static_cast<size_t>(rows) +
                           static_cast<size_t>(row)) *
                              StateFloats(a.head_dim);
-          if (max[row] != kEmptyMax) {
+          if (!empty) {
             for (size_t d = 0; d < head_dim; d += 16) {
               V::Store(out + d, V::Load(row_value + d));
             }
           }
-          out[head_dim] = max[row];
+          out[head_dim] = max;
           out[head_dim + 1] = sum;
         } else {
-          Merge(a.head_dim, row_value, max[row], sum, total + static_cast<size_t>(row) * head_dim,
+          Merge(a.head_dim, row_value, max, sum, total + static_cast<size_t>(row) * head_dim,
                 &total_max[row], &total_sum[row]);
         }
       }

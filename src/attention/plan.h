@@ -36,7 +36,7 @@ struct AttentionShape {
 
 // A query tile has about this many rows (tokens x query heads of one kv head): they share the keys
 // that pass through the cache, and their scratch stays in it.
-constexpr int32_t kTileRows = 48;
+constexpr int32_t kTileRows = 96;
 
 constexpr int32_t MaxTileTokens(const AttentionShape& shape) {
   return shape.group() >= kTileRows ? 1 : kTileRows / shape.group();

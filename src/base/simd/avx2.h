@@ -82,6 +82,15 @@ struct Avx2Isa {
     return {_mm256_round_ps(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
             _mm256_round_ps(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
   }
+  KVIK_SIMD_INLINE F32 FractionDown(F32 x) {
+    const F32 n = Floor(x);
+    const F32 f = Sub(x, n);  // inexact in (-1, 0) only, where f + n shows it
+    return Select(Gt(Add(f, n), x), FromBits(SubI(BitsOf(f), SetI(1))), f);
+  }
+  KVIK_SIMD_INLINE F32 ScaleDownPow2(F32 v, F32 x) {
+    return ScalePow2(v, Max(Set1(-250.0F), Floor(x)));  // from -152 on the result is 0
+  }
+  KVIK_SIMD_INLINE F32 Floor(F32 x) { return {_mm256_floor_ps(x.lo), _mm256_floor_ps(x.hi)}; }
   KVIK_SIMD_INLINE F32 ScalePow2(F32 v, F32 n) {
     // Two factors, because 2^n itself may be out of range. The first product is exact.
     const I32 whole = ToI32(n);

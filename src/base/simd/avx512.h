@@ -53,6 +53,10 @@ struct Avx512Isa {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
   KVIK_SIMD_INLINE F32 ScalePow2(F32 v, F32 n) { return _mm512_scalef_ps(v, n); }
+  KVIK_SIMD_INLINE F32 FractionDown(F32 x) {
+    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  }
+  KVIK_SIMD_INLINE F32 ScaleDownPow2(F32 v, F32 x) { return _mm512_scalef_ps(v, x); }
 
   KVIK_SIMD_INLINE Mask Lt(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   KVIK_SIMD_INLINE Mask Le(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }

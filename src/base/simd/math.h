@@ -65,4 +65,15 @@ KVIK_SIMD_INLINE typename V::F32 Exp2Fast(typename V::F32 x) {
   return V::ScalePow2(Exp2FractionFast<V>(V::Sub(x, n)), n);
 }
 
+// 2^x with relative error below 8e-5 for x finite and below 119, 0 at the low end. Fewer steps than
+// Exp2Fast where a scaling instruction rounds its exponent down by itself; not exactly 1 at 0.
+template <class V>
+KVIK_SIMD_INLINE typename V::F32 Exp2DownFast(typename V::F32 x) {
+  const typename V::F32 f = V::FractionDown(x);
+  typename V::F32 p = V::Set1(7.802452147e-02F);
+  p = V::Fma(p, f, V::Set1(2.260671556e-01F));
+  p = V::Fma(p, f, V::Set1(6.958335638e-01F));
+  return V::ScaleDownPow2(V::Fma(p, f, V::Set1(9.999251962e-01F)), x);
+}
+
 }  // namespace kvik::simd

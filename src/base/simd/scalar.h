@@ -112,6 +112,20 @@ struct ScalarIsa {
   KVIK_SCALAR_OP F32 RoundEven(F32 a) {
     return Map([&](int i) { return std::nearbyint(a.lane[i]); });
   }
+  KVIK_SCALAR_OP F32 FractionDown(F32 x) {
+    return Map([&](int i) {
+      const float n = std::floor(x.lane[i]);
+      const float f = x.lane[i] - n;  // inexact in (-1, 0) only, where f + n shows it
+      return f + n > x.lane[i] ? std::nextafter(f, 0.0F) : f;
+    });
+  }
+  KVIK_SCALAR_OP F32 ScaleDownPow2(F32 v, F32 x) {
+    // From -152 on the result is 0. A NaN would not fit an int.
+    return Map([&](int i) {
+      const float n = std::floor(x.lane[i]);
+      return n == n ? std::ldexp(v.lane[i], static_cast<int>(n > -250.0F ? n : -250.0F)) : n;
+    });
+  }
   KVIK_SCALAR_OP F32 ScalePow2(F32 v, F32 n) {
     return Map([&](int i) { return std::ldexp(v.lane[i], static_cast<int>(n.lane[i])); });
   }

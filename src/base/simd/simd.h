@@ -33,6 +33,9 @@
 //              RoundEven(v) to an integral value
 //              ScalePow2(v, n) = v * 2^n rounded once; n integral valued in [-250, 250] and the
 //              product of v and 2^(n/2) normal
+//              FractionDown(x) = x - floor(x) rounded down, a zero of either sign;
+//              ScaleDownPow2(v, x) = v * 2^floor(x) rounded once, v in [0.5, 4). Both for finite x
+//              below 120, one instruction on AVX-512
 //   masks      Lt Le Gt Ge Eq(a,b) -> Mask; FirstN(n); Select(m, yes, no); Any(m) -> bool
 //   integers   SetI(x) LoadI(p) StoreI(p,i) LoadU8(p) LoadI8(p): 16 bytes widened
 //              AddI SubI AndI OrI XorI(a, b)

@@ -67,6 +67,9 @@ struct ProbeBody {
     const F32 one_to_two = V::FromBits(V::OrI(V::AndI(ib, V::SetI(0x7FFFFF)), V::SetI(0x3F800000)));
     Emit(out, "RoundEven", V::RoundEven(small));
     Emit(out, "ScalePow2", V::ScalePow2(one_to_two, V::RoundEven(small)));
+    Emit(out, "FractionDown", V::Add(V::FractionDown(small), V::Zero()));  // -0 may be 0
+    Emit(out, "ScaleDownPow2", V::ScaleDownPow2(one_to_two, V::Min(V::Set1(119.0F), small)));
+    Emit(out, "Exp2DownFast", simd::Exp2DownFast<V>(V::Min(V::Set1(119.0F), small)));
     EmitI(out, "ToI32", V::ToI32(small));
     EmitM(out, "Lt", V::Lt(a, b));
     EmitM(out, "Le", V::Le(a, b));
