@@ -231,6 +231,7 @@ def vllm_model(python, model):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no stopped engine behind
     CACHE.mkdir(parents=True, exist_ok=True)
     binary = pathlib.Path(os.environ.get("KVIK", ROOT / "build" / "kvik"))
     model = find_model()
@@ -268,6 +269,7 @@ def main():
                         key = (index, what, length)
                         best[key] = max(best.get(key, 0.0), speed)
                     engine.pause()
+                print(f"repeat {repeat + 1} of {REPEATS}, {length} tokens: done", file=sys.stderr, flush=True)
 
         short = 0
         for what, length, goal in GOALS:
