@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/selftest.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cinttypes>
@@ -20,6 +18,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/sha256.h"
+#include "base/temporary_folder.h"
 #include "model/rewrite.h"
 
 namespace kvik::app {
@@ -291,32 +290,6 @@ class RandomRun {
   int rejected_ = 0;
 };
 
-class TemporaryFolder {
- public:
-  static Result<std::unique_ptr<TemporaryFolder>> Make() {
-    std::error_code error;
-    fs::path path = fs::temp_directory_path(error);
-    path /= "kvik-selftest-" + std::to_string(getpid());
-    fs::create_directories(path, error);
-    if (error) {
-      return Err(ErrorCode::kUnavailable, "cannot make %s: %s; set TMPDIR to a folder with room",
-                 path.c_str(), error.message().c_str());
-    }
-    return std::unique_ptr<TemporaryFolder>(new TemporaryFolder(std::move(path)));
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {}
-  fs::path path_;
-};
-
 class Selftest {
  public:
   Selftest(const SelftestOptions& options, const model::ModelSource& source, Isa isa,
@@ -405,26 +378,26 @@ class Selftest {
                  "comparing with float32 copies of the weights takes %s of memory, %s is available",
                  FormatByteSize(2 * copy_bytes).c_str(), FormatByteSize(*available).c_str());
     }
-    KVIK_ASSIGN(const auto folder, TemporaryFolder::Make());
+    KVIK_ASSIGN(const TemporaryFolder folder, TemporaryFolder::Create("kvik-selftest"));
     std::error_code error;
-    if (const fs::space_info disk = fs::space(folder->path(), error);
+    if (const fs::space_info disk = fs::space(fs::path(folder.path()), error);
         !error && disk.available < copy_bytes + copy_bytes / 8) {
       return Err(
           ErrorCode::kExhausted,
           "a float32 copy of the weights takes %s and %s has %s free; set TMPDIR to a folder "
           "with room",
-          FormatByteSize(copy_bytes).c_str(), folder->path().c_str(),
+          FormatByteSize(copy_bytes).c_str(), fs::path(folder.path()).c_str(),
           FormatByteSize(disk.available).c_str());
     }
     std::vector<Answer> expected = expected_;
     if (compute_ != ComputeType::kF32) {
       KVIK_ASSIGN(expected, AnswerAtF32(source_));
     }
-    const std::string gguf = (folder->path() / "f32.gguf").string();
+    const std::string gguf = (fs::path(folder.path()) / "f32.gguf").string();
     KVIK_TRY(model::WriteF32Gguf(source_, gguf));
     KVIK_TRY(CompareCopy("F32 GGUF", gguf, expected));
     fs::remove(gguf, error);
-    const std::string hf = (folder->path() / "hf").string();
+    const std::string hf = (fs::path(folder.path()) / "hf").string();
     KVIK_TRY(model::WriteF32HfFolder(source_, hf));
     return CompareCopy("F32 safetensors", hf, expected);
   }
