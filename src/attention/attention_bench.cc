@@ -23,16 +23,13 @@
 #include "base/float16.h"
 #include "base/machine_peak.h"
 #include "base/rng.h"
+#include "base/testing/bench_options.h"
 
 namespace kvik::attention {
 namespace {
 
-struct Options {
-  bool quick = false;
-  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  std::string only;
-  bool cpu_time = false;
-};
+using Options = kvik::testing::BenchOptions;
+using kvik::testing::OrDie;
 
 double Wall() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -53,15 +50,6 @@ class BenchClock final : public Clock {
  private:
   double (*now_)();
 };
-
-template <typename T>
-T OrDie(Result<T> result) {
-  if (!result.has_value()) {
-    std::fprintf(stderr, "attention_bench: %s\n", result.error().message.c_str());
-    std::exit(1);
-  }
-  return std::move(*result);
-}
 
 // Requests of `context` tokens each, all cached, their blocks at random places; and queries for
 // them.
@@ -356,28 +344,8 @@ class Bench {
 };
 
 int Main(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const bool has_value = i + 1 < argc;
-    if (std::strcmp(argv[i], "--quick") == 0) {
-      options.quick = true;
-    } else if (std::strcmp(argv[i], "--threads") == 0 && has_value) {
-      options.threads = std::max(1, std::atoi(argv[++i]));
-    } else if (std::strcmp(argv[i], "--only") == 0 && has_value) {
-      options.only = argv[++i];
-    } else if (std::strcmp(argv[i], "--cpu-time") == 0) {
-      options.cpu_time = true;
-    } else {
-      std::fprintf(stderr,
-                   "usage: attention_bench [--quick] [--threads N] [--only SUBSTRING]"
-                   " [--cpu-time]\n");
-      return 2;
-    }
-  }
-  if (options.cpu_time) {
-    options.threads = 1;
-  }
-  return Bench(OrDie(SelectIsa()), options).Run();
+  const auto options = kvik::testing::ParseBenchOptions(argc, argv, false);
+  return options ? Bench(OrDie(SelectIsa()), *options).Run() : 2;
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/machine_peak.h"
 #include "base/rng.h"
+#include "base/testing/bench_options.h"
 #include "model/model.h"
 #include "model/model_source.h"
 #include "model/testing/dense_driver.h"
@@ -37,13 +38,8 @@ using testing::DenseDriver;
 
 constexpr double kPrefillGoal = 0.60;  // of the peak, at 1K tokens
 
-struct Options {
-  bool quick = false;
-  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  std::string only;
-  std::string model;
-  bool cpu_time = false;
-};
+using Options = kvik::testing::BenchOptions;
+using kvik::testing::OrDie;
 
 // The time this thread ran.
 class CpuClock final : public Clock {
@@ -54,15 +50,6 @@ class CpuClock final : public Clock {
     return static_cast<int64_t>(t.tv_sec) * 1000000 + t.tv_nsec / 1000;
   }
 };
-
-template <typename T>
-T OrDie(Result<T> result) {
-  if (!result.has_value()) {
-    std::fprintf(stderr, "forward_bench: %s\n", result.error().message.c_str());
-    std::exit(1);
-  }
-  return std::move(*result);
-}
 
 std::unique_ptr<ModelSource> RandomModel(int32_t num_layers) {
   testing::TinyModelOptions options;
@@ -247,30 +234,8 @@ class Bench {
 };
 
 int Main(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const bool has_value = i + 1 < argc;
-    if (std::strcmp(argv[i], "--quick") == 0) {
-      options.quick = true;
-    } else if (std::strcmp(argv[i], "--threads") == 0 && has_value) {
-      options.threads = std::max(1, std::atoi(argv[++i]));
-    } else if (std::strcmp(argv[i], "--only") == 0 && has_value) {
-      options.only = argv[++i];
-    } else if (std::strcmp(argv[i], "--model") == 0 && has_value) {
-      options.model = argv[++i];
-    } else if (std::strcmp(argv[i], "--cpu-time") == 0) {
-      options.cpu_time = true;
-    } else {
-      std::fprintf(stderr,
-                   "usage: forward_bench [--quick] [--threads N] [--only SUBSTRING] [--model FILE] "
-                   "[--cpu-time]\n");
-      return 2;
-    }
-  }
-  if (options.cpu_time) {
-    options.threads = 1;
-  }
-  return Bench(OrDie(SelectIsa()), options).Run();
+  const auto options = kvik::testing::ParseBenchOptions(argc, argv, true);
+  return options ? Bench(OrDie(SelectIsa()), *options).Run() : 2;
 }
 
 }  // namespace
