@@ -381,11 +381,12 @@ TEST_P(AttentionTest, LongDecodeIsSplitAndEqualsPrefill) {
   const std::vector<Request> requests = {RandomRequest(rng, shape, length)};
   Runner prefill = MakeRunner(shape, 16, requests, 3);
   prefill.Run({{0, 0, length}});
-  for (int threads : {1, 2, 4}) {
+  for (int threads : {1, 2, 3, 4}) {
     Runner decode = MakeRunner(shape, 32, requests, 4, threads);
     decode.Cache({0, 0, length - 1}, 0);
     decode.Run({{0, length - 1, 1}});
-    EXPECT_EQ(decode.plan().splits().empty(), threads == 1 || length <= kSpanTokens);
+    // Two kv heads keep two threads equally busy as they are.
+    EXPECT_EQ(decode.plan().splits().empty(), threads <= 2 || length <= kSpanTokens);
     const std::ptrdiff_t last =
         static_cast<std::ptrdiff_t>(length - 1) * shape.num_q_heads * shape.head_dim;
     const std::vector<float> want(prefill.out(0).begin() + last, prefill.out(0).end());

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A query tile is some tokens of one segment, all query heads of one kv head: its rows share the
 // keys that pass through the cache. Tiles are as long as the kernels' scratch allows. Threads take
-// items largest first; a tile that would be a large share of the whole step by itself (a decode
-// with a long context and few others) is split into its spans.
+// items largest first. Where that would leave threads idle at the end, tiles that are a large share
+// of the whole step (a decode with a long context and few others) are split into their spans.
 #include "attention/plan.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
 #include <tuple>
+#include <vector>
 
 #include "base/check.h"
 
@@ -14,10 +17,36 @@ namespace kvik::attention {
 namespace {
 
 constexpr int32_t kItemsPerThread = 4;  // a larger share than 1 / (threads * this) is split
+// Splitting a tile costs about this share of it (states stored and merged), so less idle time than
+// that is left alone.
+constexpr double kSplitCost = 0.02;
 // Fetching keys and values costs about as much as computing with this many rows.
 constexpr int64_t kFetchRows = 8;
 // Positions after which a write item is cut. Even, so that no two items share a pair of tokens.
 constexpr int32_t kWriteTokens = 64;
+
+void SortByCost(std::vector<AttentionItem>& items) {
+  std::sort(items.begin(), items.end(), [](const AttentionItem& a, const AttentionItem& b) {
+    return std::tuple(-a.cost, a.segment, a.kv_head, a.first_token, a.first_span) <
+           std::tuple(-b.cost, b.segment, b.kv_head, b.first_token, b.first_span);
+  });
+}
+
+// When the last thread is done if each takes the next item as soon as it is free.
+int64_t Makespan(const std::vector<AttentionItem>& items, int num_threads) {
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> free_at;
+  for (int i = 0; i < num_threads; ++i) {
+    free_at.push(0);
+  }
+  int64_t last = 0;
+  for (const AttentionItem& item : items) {
+    const int64_t done = free_at.top() + item.cost;
+    free_at.pop();
+    free_at.push(done);
+    last = std::max(last, done);
+  }
+  return last;
+}
 
 }  // namespace
 
@@ -67,37 +96,39 @@ void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegmen
     }
   }
 
-  if (num_threads > 1) {
-    const int64_t max_cost = total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread);
-    const size_t num_tiles = items_.size();
-    for (size_t i = 0; i < num_tiles; ++i) {
-      const AttentionItem tile = items_[i];
-      const int32_t num_spans = tile.end_span - tile.first_span;
-      if (tile.cost <= max_cost || num_spans == 1) {
-        continue;
-      }
-      const auto split = static_cast<int32_t>(splits_.size());
-      const int32_t rows = tile.num_tokens * shape.group();
-      splits_.push_back({tile.first_span, num_spans, rows, num_split_states_});
-      num_split_states_ += static_cast<size_t>(num_spans) * static_cast<size_t>(rows);
-      for (int32_t span = tile.first_span; span < tile.end_span; ++span) {
-        AttentionItem part = tile;
-        part.first_span = span;
-        part.end_span = span + 1;
-        part.split = split;
-        part.cost = tile.cost / num_spans;
-        if (span == tile.first_span) {
-          items_[i] = part;
-        } else {
-          items_.push_back(part);
-        }
+  SortByCost(items_);
+  const double ideal = static_cast<double>(total_cost) / num_threads;
+  if (static_cast<double>(Makespan(items_, num_threads)) > (1 + kSplitCost) * ideal) {
+    SplitLargeTiles(total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread));
+    SortByCost(items_);
+  }
+}
+
+void AttentionPlan::SplitLargeTiles(int64_t max_cost) {
+  const size_t num_tiles = items_.size();
+  for (size_t i = 0; i < num_tiles; ++i) {
+    const AttentionItem tile = items_[i];
+    const int32_t num_spans = tile.end_span - tile.first_span;
+    if (tile.cost <= max_cost || num_spans == 1) {
+      continue;
+    }
+    const auto split = static_cast<int32_t>(splits_.size());
+    const int32_t rows = tile.num_tokens * shape_.group();
+    splits_.push_back({tile.first_span, num_spans, rows, num_split_states_});
+    num_split_states_ += static_cast<size_t>(num_spans) * static_cast<size_t>(rows);
+    for (int32_t span = tile.first_span; span < tile.end_span; ++span) {
+      AttentionItem part = tile;
+      part.first_span = span;
+      part.end_span = span + 1;
+      part.split = split;
+      part.cost = tile.cost / num_spans;
+      if (span == tile.first_span) {
+        items_[i] = part;
+      } else {
+        items_.push_back(part);
       }
     }
   }
-  std::sort(items_.begin(), items_.end(), [](const AttentionItem& a, const AttentionItem& b) {
-    return std::tuple(-a.cost, a.segment, a.kv_head, a.first_token, a.first_span) <
-           std::tuple(-b.cost, b.segment, b.kv_head, b.first_token, b.first_span);
-  });
 }
 
 }  // namespace kvik::attention

@@ -99,6 +99,9 @@ class AttentionPlan {
   [[nodiscard]] int32_t num_rows() const { return num_rows_; }  // 1 + the largest row
 
  private:
+  // Replaces every tile above `max_cost` by its spans.
+  void SplitLargeTiles(int64_t max_cost);
+
   AttentionShape shape_;
   std::vector<MsaSegment> segments_;
   std::vector<AttentionItem> items_;  // the most expensive first

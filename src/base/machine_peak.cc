@@ -60,28 +60,26 @@ double MeasurePeakGflops(const Clock& clock, Isa isa, ComputeType type, ThreadPo
   return best;
 }
 
-double MeasureReadGbps(const Clock& clock, Isa isa, ThreadPool& pool) {
-  constexpr size_t kBytes = size_t{256} << 20;
-  constexpr size_t kPieceBytes = size_t{1} << 20;
-  Result<AlignedBuffer> buffer = AlignedBuffer::Create(kBytes);
-  if (!buffer.has_value()) {
-    return 0;
-  }
-  const std::span<float> data = buffer->As<float>();
+Result<ReadProbe> ReadProbe::Create() {
+  KVIK_ASSIGN(AlignedBuffer buffer, AlignedBuffer::Create(size_t{256} << 20));
+  const std::span<float> data = buffer.As<float>();
   std::fill(data.begin(), data.end(), 1.0F);  // else all pages are one page of zeros
+  return ReadProbe(std::move(buffer));
+}
+
+double ReadProbe::PassGbps(const Clock& clock, Isa isa, ThreadPool& pool) const {
+  KVIK_CHECK(IsaSupported(isa));
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  constexpr size_t kPieceFloats = kPieceBytes / sizeof(float);
+  const auto* data = reinterpret_cast<const float*>(buffer_.data());
   std::vector<Sink> sinks(static_cast<size_t>(pool.num_threads()));
-  double best = 0;
-  for (int i = 0; i < 6; ++i) {
-    const int64_t start_us = clock.NowMicros();
-    pool.ParallelFor(kBytes / kPieceBytes, [&](size_t piece, int thread) {
-      constexpr size_t kPieceFloats = kPieceBytes / sizeof(float);
-      LoopsOf(isa).read(data.data() + piece * kPieceFloats, kPieceFloats,
-                        sinks[static_cast<size_t>(thread)].lane);
-    });
-    const auto us = static_cast<double>(std::max<int64_t>(1, clock.NowMicros() - start_us));
-    best = std::max(best, static_cast<double>(kBytes) / us * 1e-3);
-  }
-  return best;
+  const int64_t start_us = clock.NowMicros();
+  pool.ParallelFor(buffer_.size_bytes() / kPieceBytes, [&](size_t piece, int thread) {
+    LoopsOf(isa).read(data + piece * kPieceFloats, kPieceFloats,
+                      sinks[static_cast<size_t>(thread)].lane);
+  });
+  const auto us = static_cast<double>(std::max<int64_t>(1, clock.NowMicros() - start_us));
+  return static_cast<double>(buffer_.size_bytes()) / us * 1e-3;
 }
 
 }  // namespace kvik

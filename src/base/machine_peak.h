@@ -3,8 +3,12 @@
 // results as shares of it, since two hosts, or one host at two times of day, are not comparable.
 #pragma once
 
+#include <utility>
+
+#include "base/aligned_buffer.h"
 #include "base/clock.h"
 #include "base/isa.h"
+#include "base/result.h"
 #include "base/thread_pool.h"
 
 namespace kvik {
@@ -14,8 +18,19 @@ namespace kvik {
 // ComputeSupported(isa, type).
 double MeasurePeakGflops(const Clock& clock, Isa isa, ComputeType type, ThreadPool& pool);
 
-// Sequential reads of memory far larger than the caches, all threads at once, in GB/s: the best of
-// several passes. Touches 256 MiB; 0 when they cannot be had.
-double MeasureReadGbps(const Clock& clock, Isa isa, ThreadPool& pool);
+// Sequential reads of memory far larger than the caches, all threads at once. Bandwidth is shared
+// with whatever else the host runs and changes from second to second: a benchmark takes a pass next
+// to every run of its own and compares the two.
+class ReadProbe {
+ public:
+  static Result<ReadProbe> Create();  // holds 256 MiB, touched
+
+  // GB/s of one pass over all of it, some milliseconds. REQUIRES: IsaSupported(isa).
+  double PassGbps(const Clock& clock, Isa isa, ThreadPool& pool) const;
+
+ private:
+  explicit ReadProbe(AlignedBuffer buffer) : buffer_(std::move(buffer)) {}
+  AlignedBuffer buffer_;
+};
 
 }  // namespace kvik

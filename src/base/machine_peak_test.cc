@@ -34,7 +34,10 @@ TEST(MachinePeak, CountsOperationsOfAllThreads) {
 TEST(MachinePeak, CountsBytesRead) {
   const TickingClock clock;
   ThreadPool pool(1);
-  EXPECT_DOUBLE_EQ(MeasureReadGbps(clock, SupportedIsas().back(), pool), 268435456 / 5000.0 * 1e-3);
+  const Result<ReadProbe> probe = ReadProbe::Create();
+  ASSERT_TRUE(probe.has_value());
+  EXPECT_DOUBLE_EQ(probe->PassGbps(clock, SupportedIsas().back(), pool),
+                   268435456 / 5000.0 * 1e-3);
 }
 
 }  // namespace
