@@ -12,6 +12,14 @@ namespace {
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 }  // namespace
 
+void TouchPages(std::byte* begin, size_t size_bytes) {
+  constexpr size_t kPageBytes = 4096;
+  for (size_t at = 0; at < size_bytes; at += kPageBytes) {
+    volatile std::byte* byte = begin + at;
+    *byte = *byte;
+  }
+}
+
 Result<AlignedBuffer> AlignedBuffer::Create(size_t size_bytes) {
   AlignedBuffer buffer;
   if (size_bytes == 0) {

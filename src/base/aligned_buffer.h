@@ -10,6 +10,10 @@
 
 namespace kvik {
 
+// Writes a byte of every page of [begin, begin + size_bytes) back as it is: a page that is only
+// read may stay the shared page of zeros.
+void TouchPages(std::byte* begin, size_t size_bytes);
+
 // Move-only. The size never changes. Thread-compatible.
 class AlignedBuffer {
  public:
@@ -23,6 +27,9 @@ class AlignedBuffer {
   AlignedBuffer(const AlignedBuffer&) = delete;
   AlignedBuffer& operator=(const AlignedBuffer&) = delete;
   ~AlignedBuffer();
+
+  // Has the system hand out all pages now instead of at their first use. Contents stay.
+  void Touch() { TouchPages(data_, size_bytes_); }
 
   [[nodiscard]] std::byte* data() { return data_; }
   [[nodiscard]] const std::byte* data() const { return data_; }

@@ -106,6 +106,9 @@ class Engine {
   // the requests of the step with kError and leaves all others untouched.
   StepReport Step();
 
+  // What the executor does while there is no work: Executor::DoIdleWork.
+  bool DoIdleWork() { return executor_.DoIdleWork(); }
+
   [[nodiscard]] EngineStats stats() const;
   // For tests, measurements and /reset_prefix_cache. Between steps only.
   [[nodiscard]] kv::KvCache& cache();

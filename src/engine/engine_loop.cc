@@ -2,8 +2,10 @@
 #include "engine/engine_loop.h"
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <limits>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -40,7 +42,7 @@ struct EngineLoop::Impl {
     bool stalled = false;  // nothing can run until a command changes something
     while (true) {
       if (stalled || (!engine->HasWork() && !draining)) {
-        if (auto command = commands.Pop()) {
+        if (auto command = stalled ? commands.Pop() : PopIdle()) {
           Handle(*command);
         }
       }
@@ -66,6 +68,17 @@ struct EngineLoop::Impl {
       Refuse(command);
     }
     PublishStats();
+  }
+
+  // Pop, and preparations for later steps while nothing comes. A client that talks in turns is back
+  // within moments and should not have to wait for one.
+  std::optional<Command> PopIdle() {
+    constexpr std::chrono::milliseconds kQuiet{50};
+    std::optional<Command> command = commands.PopFor(kQuiet);
+    while (!command && engine->DoIdleWork()) {
+      command = commands.TryPop();
+    }
+    return command ? std::move(command) : commands.Pop();
   }
 
   void Handle(Command& command) {

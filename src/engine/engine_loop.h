@@ -2,7 +2,8 @@
 // engine/engine_loop.h: the thread that owns an Engine, and the queue into it.
 //
 // Submit and Abort put a command into a queue; the engine thread takes all waiting commands
-// between two steps and sleeps on the queue when there is no work. Outputs go to each request's
+// between two steps; when there is no work it lets the executor prepare for later steps, then
+// sleeps on the queue. Outputs go to each request's
 // sink on the engine thread. All public methods are thread-safe.
 #pragma once
 

@@ -31,6 +31,10 @@ class Executor {
   // every other block is untouched.
   [[nodiscard]] virtual Result<model::LogitsView> Execute(const model::StepBatch& batch) = 0;
 
+  // One slice, at most a few milliseconds, of work that makes later steps faster; false when there
+  // is nothing left to do. Called while no request waits, so never between two steps of one.
+  virtual bool DoIdleWork() { return false; }
+
   // A hash of the bytes of a block: the engine checks with it that sealed blocks never change
   // (EngineOptions::verify_sealed_blocks).
   [[nodiscard]] virtual uint64_t BlockChecksum(BlockId block) const = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/model_executor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -27,7 +28,29 @@ ExecutorLimits ModelExecutor::limits() const {
 }
 
 Result<model::LogitsView> ModelExecutor::Execute(const model::StepBatch& batch) {
+  const kv::KvGeometry& geometry = model_.kv_geometry();
+  for (const model::Segment& segment : batch.segments) {
+    const int32_t last = (segment.first_pos + segment.num_tokens - 1) / geometry.block_size_tokens;
+    for (int32_t i = segment.first_pos / geometry.block_size_tokens; i <= last; ++i) {
+      const auto block = static_cast<size_t>(segment.block_table[static_cast<size_t>(i)]);
+      used_bytes_ = std::max(used_bytes_, (block + 1) * geometry.bytes_per_block());
+    }
+  }
   return model_.Forward(batch, {arena_.data(), arena_.size_bytes()});
+}
+
+bool ModelExecutor::DoIdleWork() {
+  constexpr size_t kAheadBytes = size_t{1} << 30;
+  constexpr size_t kSliceBytes = size_t{2} << 20;  // a huge page: about a millisecond
+  const size_t end = std::min(arena_.size_bytes(), used_bytes_ + kAheadBytes);
+  touched_bytes_ = std::max(touched_bytes_, used_bytes_);
+  if (touched_bytes_ >= end) {
+    return false;
+  }
+  const size_t slice_end = std::min(end, touched_bytes_ + kSliceBytes);
+  TouchPages(arena_.data() + touched_bytes_, slice_end - touched_bytes_);
+  touched_bytes_ = slice_end;
+  return true;
 }
 
 uint64_t ModelExecutor::BlockChecksum(BlockId block) const {

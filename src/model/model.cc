@@ -125,6 +125,7 @@ Result<Scratch> AllocateScratch(const ModelConfig& config, const ModelOptions& o
   const std::vector<Piece> pieces = ScratchPieces(config, options);
   Scratch scratch;
   KVIK_ASSIGN(scratch.memory, AlignedBuffer::Create(ScratchFloats(pieces) * sizeof(float)));
+  scratch.memory.Touch();  // or the first batch of this size would pay for it
   std::span<float> rest = scratch.memory.As<float>();
   for (const auto& [member, floats] : pieces) {
     scratch.*member = rest.first(floats);

@@ -60,7 +60,8 @@ std::vector<uint32_t> RotaryOrder(size_t size, int32_t interleaved_head_dim) {
 }
 
 Result<tensor::PackedMatrix> PackMatrix(const ModelSource& source, const std::string& name,
-                                        ComputeType compute, ThreadPool& pool) {
+                                        ComputeType compute, ThreadPool& pool,
+                                        HugePageArena& arena) {
   const WeightTensor& weight = source.Weight(name);
   const auto rows = static_cast<size_t>(weight.rows);
   const std::vector<uint32_t> order = RotaryOrder(rows, weight.interleaved_head_dim);
@@ -70,7 +71,7 @@ Result<tensor::PackedMatrix> PackMatrix(const ModelSource& source, const std::st
   view.cols = static_cast<size_t>(weight.cols);
   view.data = weight.data;
   view.row_order = order;
-  Result<tensor::PackedMatrix> packed = tensor::PackedMatrix::Pack(view, compute, pool);
+  Result<tensor::PackedMatrix> packed = tensor::PackedMatrix::Pack(view, compute, pool, arena);
   return packed ? std::move(packed)
                 : packed.error().Wrap(source.path() + ": tensor '" + name + "'");
 }
@@ -80,11 +81,11 @@ std::vector<float> LoadVector(const ModelSource& source, const std::string& name
 }
 
 Result<LayerWeights> LoadLayer(const ModelSource& source, int32_t layer, ComputeType compute,
-                               ThreadPool& pool) {
+                               ThreadPool& pool, HugePageArena& arena) {
   const ModelConfig& config = source.config();
   const std::string prefix = "blk." + std::to_string(layer) + ".";
   const auto matrix = [&](const char* name) {
-    return PackMatrix(source, prefix + name, compute, pool);
+    return PackMatrix(source, prefix + name, compute, pool, arena);
   };
   const auto vector = [&](const char* name) { return LoadVector(source, prefix + name); };
   LayerWeights out;
@@ -194,14 +195,15 @@ size_t Weights::size_bytes() const {
 
 Result<Weights> LoadWeights(const ModelSource& source, ComputeType compute, ThreadPool& pool) {
   Weights out;
-  KVIK_ASSIGN(out.embedding, PackMatrix(source, "token_embd.weight", ComputeType::kF32, pool));
+  KVIK_ASSIGN(out.embedding,
+              PackMatrix(source, "token_embd.weight", ComputeType::kF32, pool, out.arena));
   for (int32_t layer = 0; layer < source.config().num_layers; ++layer) {
-    KVIK_ASSIGN(LayerWeights weights, LoadLayer(source, layer, compute, pool));
+    KVIK_ASSIGN(LayerWeights weights, LoadLayer(source, layer, compute, pool, out.arena));
     out.layers.push_back(std::move(weights));
   }
   out.output_norm = LoadVector(source, "output_norm.weight");
   if (!source.config().tied_embeddings) {
-    KVIK_ASSIGN(out.head, PackMatrix(source, "output.weight", ComputeType::kF32, pool));
+    KVIK_ASSIGN(out.head, PackMatrix(source, "output.weight", ComputeType::kF32, pool, out.arena));
   }
   return out;
 }

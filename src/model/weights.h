@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/huge_page_arena.h"
 #include "base/isa.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -33,6 +34,7 @@ struct LayerWeights {
 };
 
 struct Weights {
+  HugePageArena arena;             // of all matrices
   tensor::PackedMatrix embedding;  // [vocab, hidden], for float32 arithmetic
   std::vector<LayerWeights> layers;
   std::vector<float> output_norm;  // [hidden]

@@ -189,6 +189,16 @@ Result<void> Validate(const WeightView& weights) {
 
 Result<PackedMatrix> PackedMatrix::Pack(const WeightView& weights, ComputeType compute,
                                         ThreadPool& pool) {
+  return PackInto(weights, compute, pool, nullptr);
+}
+
+Result<PackedMatrix> PackedMatrix::Pack(const WeightView& weights, ComputeType compute,
+                                        ThreadPool& pool, HugePageArena& arena) {
+  return PackInto(weights, compute, pool, &arena);
+}
+
+Result<PackedMatrix> PackedMatrix::PackInto(const WeightView& weights, ComputeType compute,
+                                            ThreadPool& pool, HugePageArena* arena) {
   KVIK_TRY(Validate(weights));
   PackedMatrix matrix;
   matrix.n_ = weights.row_order.empty() ? weights.rows : weights.row_order.size();
@@ -198,7 +208,13 @@ Result<PackedMatrix> PackedMatrix::Pack(const WeightView& weights, ComputeType c
   const PackedLayout layout = PackedLayoutOf(weights.format, compute);
   const size_t panels = (matrix.n_ + kPanelOutputs - 1) / kPanelOutputs;
   const size_t panel_bytes = PanelBytes(layout, weights.cols);
-  KVIK_ASSIGN(matrix.bytes_, AlignedBuffer::Create(panels * panel_bytes));
+  const size_t size_bytes = panels * panel_bytes;
+  if (arena != nullptr) {
+    KVIK_ASSIGN(matrix.bytes_, arena->Allocate(size_bytes));
+  } else {
+    KVIK_ASSIGN(matrix.own_, AlignedBuffer::Create(size_bytes));
+    matrix.bytes_ = {matrix.own_.data(), size_bytes};
+  }
   const Packer packer = {.weights = weights,
                          .compute = compute,
                          .layout = layout,

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/aligned_buffer.h"
+#include "base/huge_page_arena.h"
 #include "base/isa.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -30,7 +31,7 @@ struct WeightView {
   std::span<const uint32_t> row_order = {};
 };
 
-// Immutable after Pack; readable by any number of threads. Movable.
+// Immutable after Pack; readable by any number of threads. Movable, then only to be assigned to.
 class PackedMatrix {
  public:
   PackedMatrix() = default;  // 0 x 0; only to be assigned to
@@ -41,6 +42,11 @@ class PackedMatrix {
   //
   // kF32 keeps every value exactly: products use DequantizeRow's floats. kBf16 uses these rounded
   // to bf16; F32 and F16 weights are stored as bf16 then.
+  //
+  // The bytes lie in `arena`, which must outlive the matrix.
+  static Result<PackedMatrix> Pack(const WeightView& weights, ComputeType compute, ThreadPool& pool,
+                                   HugePageArena& arena);
+  // As above, with memory of its own.
   static Result<PackedMatrix> Pack(const WeightView& weights, ComputeType compute,
                                    ThreadPool& pool);
 
@@ -48,7 +54,7 @@ class PackedMatrix {
   [[nodiscard]] size_t k() const { return k_; }
   [[nodiscard]] WeightFormat format() const { return format_; }
   [[nodiscard]] ComputeType compute() const { return compute_; }
-  [[nodiscard]] size_t size_bytes() const { return bytes_.size_bytes(); }
+  [[nodiscard]] size_t size_bytes() const { return bytes_.size(); }
 
   // Decodes output `row` into out[k] (an embedding lookup in tied weights): DequantizeRow's values
   // except that F32 and F16 weights packed for kBf16 come back rounded to bf16.
@@ -59,11 +65,15 @@ class PackedMatrix {
   [[nodiscard]] const std::byte* data() const { return bytes_.data(); }
 
  private:
+  static Result<PackedMatrix> PackInto(const WeightView& weights, ComputeType compute,
+                                       ThreadPool& pool, HugePageArena* arena);
+
   size_t n_ = 0;
   size_t k_ = 0;
   WeightFormat format_ = WeightFormat::kF32;
   ComputeType compute_ = ComputeType::kF32;
-  AlignedBuffer bytes_;
+  std::span<std::byte> bytes_;  // in own_ or in an arena
+  AlignedBuffer own_;
 };
 
 }  // namespace kvik::tensor
