@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/json_parse.h"
 #include "base/mutex.h"
 #include "server/http.h"
 #include "server/sse.h"
@@ -31,14 +32,29 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// What a server sent or a file holds; null if it is not a JSON object.
+Json ParseObject(std::string_view text) {
+  Result<Json> json = ParseJson<Json>(text, {.max_members = 4096});
+  return json && json->is_object() ? *std::move(json) : Json();
+}
+
+// Null when there is no such member, or `json` has no members. Other servers may answer anything.
+const Json& Member(const Json& json, const char* key) {
+  static const Json kNull;
+  const auto it = json.find(key);
+  return it == json.end() ? kNull : *it;
+}
+
+std::optional<int32_t> Integer(const Json& json) {
+  return json.is_number_integer() ? std::optional(json.get<int32_t>()) : std::nullopt;
+}
+
 // The message of an OpenAI error body, or the body.
 std::string ErrorText(const server::HttpReply& reply) {
-  const Json json = Json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
-  std::string message = reply.body.substr(0, 200);
-  if (json.is_object() && json.contains("error") && json["error"].is_object()) {
-    message = json["error"].value("message", message);
-  }
-  return "HTTP " + std::to_string(reply.status) + ": " + message;
+  const Json json = ParseObject(reply.body);
+  const Json& message = Member(Member(json, "error"), "message");
+  return "HTTP " + std::to_string(reply.status) + ": " +
+         (message.is_string() ? message.get<std::string>() : reply.body.substr(0, 200));
 }
 
 Result<std::string> FirstModel(server::HttpClient& client) {
@@ -46,13 +62,12 @@ Result<std::string> FirstModel(server::HttpClient& client) {
   if (reply.status != 200) {
     return Err(ErrorCode::kUnavailable, "/v1/models: %s", ErrorText(reply).c_str());
   }
-  const Json json = Json::parse(reply.body, nullptr, false);
-  if (!json.is_object() || !json.contains("data") || !json["data"].is_array() ||
-      json["data"].empty() || !json["data"][0].is_object() ||
-      !json["data"][0].value("id", Json()).is_string()) {
+  const Json json = ParseObject(reply.body);
+  const Json& models = Member(json, "data");
+  if (!models.is_array() || models.empty() || !Member(models[0], "id").is_string()) {
     return Err(ErrorCode::kUnavailable, "/v1/models lists no model; name one with --model");
   }
-  return json["data"][0]["id"].get<std::string>();
+  return Member(models[0], "id").get<std::string>();
 }
 
 // Takes the events of one streamed answer.
@@ -67,7 +82,7 @@ class AnswerReader {
         done_ = true;
         continue;
       }
-      const Json chunk = Json::parse(data, nullptr, false);
+      const Json chunk = ParseObject(data);
       if (!chunk.is_object()) {
         record_.error = "a chunk of the stream is not JSON";
       } else {
@@ -91,25 +106,21 @@ class AnswerReader {
       record_.error = Dump(chunk["error"]).substr(0, 200);
       return;
     }
-    if (chunk.contains("choices") && chunk["choices"].is_array() && !chunk["choices"].empty()) {
-      const Json& choice = chunk["choices"][0];
-      const Json delta = choice.value("delta", Json::object());
-      const Json content = delta.is_object() ? delta.value("content", Json()) : Json();
+    if (const Json& choices = Member(chunk, "choices"); choices.is_array() && !choices.empty()) {
+      const Json& content = Member(Member(choices[0], "delta"), "content");
       if (content.is_string() && !content.get_ref<const std::string&>().empty()) {
         OnText(content.get_ref<const std::string&>());
       }
     }
-    if (const Json usage = chunk.value("usage", Json()); usage.is_object()) {
-      record_.prompt_tokens = usage.value("prompt_tokens", 0);
-      record_.completion_tokens = usage.value("completion_tokens", 0);
-      const Json details = usage.value("prompt_tokens_details", Json());
-      if (details.is_object() && details.value("cached_tokens", Json()).is_number_integer()) {
-        record_.cached_tokens = details["cached_tokens"].get<int32_t>();
-      }
+    if (const Json& usage = Member(chunk, "usage"); usage.is_object()) {
+      record_.prompt_tokens = Integer(Member(usage, "prompt_tokens")).value_or(0);
+      record_.completion_tokens = Integer(Member(usage, "completion_tokens")).value_or(0);
+      record_.cached_tokens =
+          Integer(Member(Member(usage, "prompt_tokens_details"), "cached_tokens"));
     }
-    if (const Json kvik = chunk.value("kvik", Json());
-        kvik.is_object() && kvik.value("segments", Json()).is_number_integer()) {
-      record_.cached_segments = kvik["segments"].get<int32_t>();
+    if (const std::optional<int32_t> segments =
+            Integer(Member(Member(chunk, "kvik"), "segments"))) {
+      record_.cached_segments = segments;
     }
   }
   void OnText(const std::string& text) {
@@ -139,10 +150,9 @@ class RecordedOutputs {
     std::ifstream file(path);
     std::string line;
     for (int number = 1; std::getline(file, line); ++number) {
-      const Json json = Json::parse(line, nullptr, false);
-      if (!json.is_object() || !json.value("text", Json()).is_string() ||
-          !json.value("session", Json()).is_number_integer() ||
-          !json.value("turn", Json()).is_number_integer()) {
+      const Json json = ParseObject(line);
+      if (!Member(json, "text").is_string() || !Member(json, "session").is_number_integer() ||
+          !Member(json, "turn").is_number_integer()) {
         return Err(ErrorCode::kInvalidInput, "%s:%d: not a recorded answer; remove the file",
                    path.c_str(), number);
       }

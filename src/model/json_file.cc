@@ -2,14 +2,16 @@
 #include "model/json_file.h"
 
 #include <cmath>
+#include <string_view>
 #include <utility>
 
+#include "base/json_parse.h"
 #include "base/mapped_file.h"
 
 namespace kvik::model {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxNesting = 64;
 
 std::string Brief(const nlohmann::json& value) {
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -23,33 +25,18 @@ JsonFields::JsonFields(std::string path, std::string prefix, nlohmann::json json
 
 Result<JsonFields> JsonFields::Load(const std::string& path, size_t max_bytes) {
   KVIK_ASSIGN(const MappedFile file, MappedFile::Open(path));
-  if (file.bytes().size() > max_bytes) {
-    return Err(ErrorCode::kCorrupt, "%s: %zu bytes are too many for this file (limit %zu)",
-               path.c_str(), file.bytes().size(), max_bytes);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              file.bytes().size());
+  Result<nlohmann::json> json =
+      ParseJson<nlohmann::json>(text, {.max_bytes = max_bytes, .max_nesting = kMaxNesting});
+  if (!json) {
+    return Err(ErrorCode::kCorrupt, "%s %s; fetch the file again", path.c_str(),
+               json.error().message.c_str());
   }
-  const auto* begin = reinterpret_cast<const char*>(file.bytes().data());
-  bool too_deep = false;
-  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t /*event*/,
-                               nlohmann::json& /*parsed*/) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;  // what is refused is not stored
-  };
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(begin, begin + file.bytes().size(), limit_depth);
-  } catch (const nlohmann::json::parse_error& e) {
-    return Err(ErrorCode::kCorrupt, "%s: not valid JSON at byte %zu; fetch the file again",
-               path.c_str(), e.byte);
-  } catch (const std::exception& e) {
-    return Err(ErrorCode::kCorrupt, "%s: not valid JSON (%s)", path.c_str(), e.what());
-  }
-  if (too_deep) {
-    return Err(ErrorCode::kCorrupt, "%s: nested deeper than %d levels", path.c_str(), kMaxDepth);
-  }
-  if (!json.is_object()) {
+  if (!json->is_object()) {
     return Err(ErrorCode::kCorrupt, "%s: its top level is not a JSON object", path.c_str());
   }
-  return JsonFields(path, "", std::move(json));
+  return JsonFields(path, "", *std::move(json));
 }
 
 Error JsonFields::Complain(ErrorCode code, const char* key, const std::string& what) const {

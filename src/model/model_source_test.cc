@@ -356,9 +356,9 @@ TEST(HfSource, NamesTheFieldOfEveryLie) {
   WriteText(hf.path() + "/config.json", "[]");
   EXPECT_THAT(ErrorOf(hf.path()), HasSubstr("not a JSON object"));
   WriteText(hf.path() + "/config.json", std::string(1000, '[') + std::string(1000, ']'));
-  EXPECT_THAT(ErrorOf(hf.path()), HasSubstr("nested deeper"));
+  EXPECT_THAT(ErrorOf(hf.path()), HasSubstr("nests deeper"));
   WriteText(hf.path() + "/config.json", std::string(2 << 20, ' '));
-  EXPECT_THAT(ErrorOf(hf.path()), HasSubstr("too many"));
+  EXPECT_THAT(ErrorOf(hf.path()), HasSubstr("bytes, more than"));
 }
 
 TEST(HfSource, ReadsEveryRopeSpelling) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/openai_request.h"
 
-#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "base/json_parse.h"
 
 namespace kvik::server {
 namespace {
@@ -23,63 +24,20 @@ ApiError BadField(std::string param, const std::string& what) {
   return error;
 }
 
-// Before anything is built: nesting (destroying and printing trees recurses) and members per object
-// (insertion into an ordered object is linear).
-std::optional<std::string> CheckShape(std::string_view body) {
-  std::array<size_t, kMaxJsonNesting> commas{};
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < body.size(); ++i) {
-    const char c = body[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (depth == kMaxJsonNesting) {
-        return "it nests deeper than " + std::to_string(kMaxJsonNesting) + " levels";
-      }
-      // Arrays may be as long as the body allows; only objects are counted.
-      commas[static_cast<size_t>(depth++)] = c == '{' ? 0 : std::numeric_limits<size_t>::max();
-    } else if (c == '}' || c == ']') {
-      depth = depth > 0 ? depth - 1 : 0;
-    } else if (c == ',' && depth > 0) {
-      size_t& count = commas[static_cast<size_t>(depth - 1)];
-      if (count != std::numeric_limits<size_t>::max() && ++count >= kMaxJsonMembers) {
-        return "an object has more than " + std::to_string(kMaxJsonMembers) + " members";
-      }
-    }
-  }
-  return std::nullopt;
-}
-
 ApiResult<Json> ParseObject(std::string_view body) {
+  Result<Json> json =
+      ParseJson<Json>(body, {.max_nesting = kMaxJsonNesting, .max_members = kMaxJsonMembers});
   ApiError error;
-  if (const std::optional<std::string> shape = CheckShape(body)) {
-    error.message = "The request body is not acceptable: " + *shape + ".";
+  if (!json) {
+    error.message = "The request body " + json.error().message + ".";
     return error;
   }
-  Json json;
-  try {
-    json = Json::parse(body.begin(), body.end());
-  } catch (const Json::exception& e) {
-    // "[json.exception.parse_error.101] parse error at line 1, ..." without the library's tag.
-    const std::string what = e.what();
-    const size_t tag_end = what.find("] ");
-    error.message = "The request body is not valid JSON: " +
-                    (tag_end == std::string::npos ? what : what.substr(tag_end + 2));
-    return error;
-  }
-  if (!json.is_object()) {
+  if (!json->is_object()) {
     error.message =
-        std::string("The request body must be a JSON object, not ") + json.type_name() + ".";
+        std::string("The request body must be a JSON object, not ") + json->type_name() + ".";
     return error;
   }
-  return json;
+  return *std::move(json);
 }
 
 // An integer, or a float that is one (16.0).

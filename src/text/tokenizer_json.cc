@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_parse.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer_regex.h"
 #include "text/tokenizer_utf8.h"
@@ -24,8 +25,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxJsonBytes = size_t{512} << 20;
-constexpr int kMaxDepth = 64;
+constexpr JsonLimits kLimits = {.max_bytes = size_t{512} << 20, .max_nesting = 64};
 constexpr size_t kMaxSteps = 64;
 // Ids need not be contiguous, but a few bytes of file must not ask for a large vocabulary.
 constexpr size_t kMaxIdGaps = 65536;
@@ -49,31 +49,6 @@ Error Corrupt(const std::string& where, const char* what) {
 Error Unsupported(const std::string& where, const std::string& what) {
   return Err(ErrorCode::kUnsupported, "tokenizer.json: %s %s is not supported", where.c_str(),
              Shown(what).c_str());
-}
-
-// Whether brackets outside strings nest deeper than kMaxDepth: told before anything is built.
-bool TooDeep(std::string_view json) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) {
-        return true;
-      }
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
 }
 
 // A JSON object and where it is, with typed access.
@@ -552,18 +527,14 @@ Result<void> ReadModel(const Node& root, TokenizerSpec* spec) {
 }
 
 Result<TokenizerSpec> Parse(std::string_view json) {
-  if (json.size() > kMaxJsonBytes) {
-    return Err(ErrorCode::kCorrupt, "tokenizer.json: %zu bytes; at most %zu are read", json.size(),
-               kMaxJsonBytes);
+  const Result<Json> parsed = ParseJson<Json>(json, kLimits);
+  if (!parsed) {
+    return Err(ErrorCode::kCorrupt, "tokenizer.json %s", parsed.error().message.c_str());
   }
-  if (TooDeep(json)) {
-    return Err(ErrorCode::kCorrupt, "tokenizer.json: nested deeper than %d", kMaxDepth);
-  }
-  const Json document = Json::parse(json.begin(), json.end(), nullptr, false);
-  if (!document.is_object()) {
+  if (!parsed->is_object()) {
     return Err(ErrorCode::kCorrupt, "tokenizer.json: not a JSON object");
   }
-  const Node root(document, "top level");
+  const Node root(*parsed, "top level");
   TokenizerSpec spec;
   KVIK_ASSIGN(const std::vector<Node> normalizers, Steps(root, "normalizer", "normalizers"));
   for (const Node& node : normalizers) {

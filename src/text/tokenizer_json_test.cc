@@ -178,7 +178,7 @@ TEST(TokenizerJson, BrokenFilesAreErrors) {
   is_corrupt("{");
   is_corrupt("\xFF");
   EXPECT_THAT(is_corrupt("{}"), HasSubstr("model"));
-  EXPECT_THAT(is_corrupt(std::string(100'000, '[')), HasSubstr("nested"));
+  EXPECT_THAT(is_corrupt(std::string(100'000, '[')), HasSubstr("nests"));
   EXPECT_THAT(is_corrupt(R"({"model":{"vocab":[]}})"), HasSubstr("model.vocab"));
   EXPECT_THAT(is_corrupt(R"({"model":{"vocab":{"a":0}}})"), HasSubstr("model.merges"));
   for (const char* merges :
