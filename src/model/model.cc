@@ -188,6 +188,7 @@ struct Model::Impl {
   attention::AttentionPlan window_plan;
   std::vector<attention::MsaSegment> segments;
   std::vector<int32_t> rope_rows;  // 0, 1, 2, ...: the step's angle table has one row per row
+  bool branch_pending = false;     // scratch.branch is still to be added to scratch.x
 
   [[nodiscard]] bool UsesWindow(int32_t layer) const {
     return config.sliding_window_tokens > 0 && layer >= config.sliding_window_first_layer;
@@ -200,8 +201,8 @@ struct Model::Impl {
   void Attend(int32_t layer, std::span<std::byte> arena, bool with_queries);
   void KeepRows(std::span<const int32_t> kept);
   void FinishLayer(const LayerWeights& layer, size_t rows);
-  void Norm(std::span<const float> weight, size_t rows);
-  void AddBranch(size_t rows);
+  void AddBranchAndNorm(const tensor::Context& ctx, std::span<const float> weight, size_t rows,
+                        tensor::PackedActivations& out);
   LogitsView Logits(size_t rows);
 
   [[nodiscard]] size_t hidden() const { return static_cast<size_t>(config.hidden_size); }
@@ -267,6 +268,7 @@ void Model::Impl::Prepare(const StepBatch& batch) {
     window_plan.Build(window_attention->shape(), segments, threads);
   }
   FillRopeTable(batch);
+  branch_pending = false;
   tensor::EmbeddingRows(context, weights.embedding, batch.tokens, scratch.x.data(), hidden());
 }
 
@@ -284,14 +286,12 @@ void Model::Impl::FillRopeTable(const StepBatch& batch) {
       });
 }
 
-void Model::Impl::Norm(std::span<const float> weight, size_t rows) {
-  tensor::RmsNorm(context, scratch.x.data(), hidden(), rows, hidden(), weight.data(),
-                  config.rms_norm_eps, scratch.normed.data(), hidden());
-}
-
-void Model::Impl::AddBranch(size_t rows) {
-  tensor::Add(context, scratch.x.data(), hidden(), scratch.branch.data(), hidden(), rows, hidden(),
-              scratch.x.data(), hidden());
+// x += branch, if there is one since the last call; out = norm(x).
+void Model::Impl::AddBranchAndNorm(const tensor::Context& ctx, std::span<const float> weight,
+                                   size_t rows, tensor::PackedActivations& out) {
+  tensor::AddNormPack(ctx, scratch.x.data(), branch_pending ? scratch.branch.data() : nullptr, rows,
+                      hidden(), weight.data(), config.rms_norm_eps, scratch.normed.data(), out);
+  branch_pending = false;
 }
 
 // x -> q, k, v, rotated.
@@ -299,8 +299,7 @@ void Model::Impl::ProjectQkv(const LayerWeights& layer, size_t rows) {
   const auto bias = [](const std::vector<float>& values) {
     return values.empty() ? nullptr : values.data();
   };
-  Norm(layer.attn_norm, rows);
-  act.Pack(context, scratch.normed.data(), rows, hidden(), hidden());
+  AddBranchAndNorm(context, layer.attn_norm, rows, act);
   const tensor::GemmOutput outputs[] = {
       {&layer.q, bias(layer.q_bias), scratch.q.data(), q_size()},
       {&layer.k, bias(layer.k_bias), scratch.k.data(), kv_size()},
@@ -345,25 +344,22 @@ void Model::Impl::KeepRows(std::span<const int32_t> kept) {
   }
 }
 
-// x += o(attended); x += down(silu(gate(x)) * up(x)).
+// x += o(attended); branch = down(silu(gate(x)) * up(x)).
 void Model::Impl::FinishLayer(const LayerWeights& layer, size_t rows) {
   const auto inter = static_cast<size_t>(config.intermediate_size);
   act.Pack(context, scratch.attended.data(), rows, q_size(), q_size());
   const tensor::GemmOutput o[] = {{&layer.o, layer.o_bias.empty() ? nullptr : layer.o_bias.data(),
                                    scratch.branch.data(), hidden()}};
   tensor::Gemm(context, act, o);
-  AddBranch(rows);
-  Norm(layer.ffn_norm, rows);
-  act.Pack(context, scratch.normed.data(), rows, hidden(), hidden());
+  branch_pending = true;
+  AddBranchAndNorm(context, layer.ffn_norm, rows, act);
   const tensor::GemmOutput gate_up[] = {{&layer.gate, nullptr, scratch.gate.data(), inter},
                                         {&layer.up, nullptr, scratch.up.data(), inter}};
   tensor::Gemm(context, act, gate_up);
-  tensor::SiluMul(context, scratch.gate.data(), inter, scratch.up.data(), inter, rows, inter,
-                  scratch.gate.data(), inter);
-  act.Pack(context, scratch.gate.data(), rows, inter, inter);
+  tensor::SiluMulPack(context, scratch.gate.data(), scratch.up.data(), rows, inter, act);
   const tensor::GemmOutput down[] = {{&layer.down, nullptr, scratch.branch.data(), hidden()}};
   tensor::Gemm(context, act, down);
-  AddBranch(rows);
+  branch_pending = true;  // the next norm adds it
 }
 
 // The head is always computed in float32: it runs for one row of a request and step, where reading
@@ -371,8 +367,7 @@ void Model::Impl::FinishLayer(const LayerWeights& layer, size_t rows) {
 // inputs.
 LogitsView Model::Impl::Logits(size_t rows) {
   const auto vocab = static_cast<size_t>(config.vocab_size);
-  Norm(weights.output_norm, rows);
-  head_act.Pack(head_context, scratch.normed.data(), rows, hidden(), hidden());
+  AddBranchAndNorm(head_context, weights.output_norm, rows, head_act);
   const tensor::GemmOutput head[] = {
       {&weights.output_head(), nullptr, scratch.logits.data(), vocab}};
   tensor::Gemm(head_context, head_act, head);
@@ -419,7 +414,8 @@ Result<std::unique_ptr<Model>> Model::Load(const ModelSource& source, const Mode
                                              .full_plan = {},
                                              .window_plan = {},
                                              .segments = {},
-                                             .rope_rows = {}});
+                                             .rope_rows = {},
+                                             .branch_pending = false});
   impl->rope_rows.resize(static_cast<size_t>(complete.max_batch_rows));
   std::iota(impl->rope_rows.begin(), impl->rope_rows.end(), 0);
   KVIK_TRY(impl->CreateAttention());

@@ -124,38 +124,36 @@ Result<PackedActivations> PackedActivations::Create(ComputeType compute, size_t 
   return x;
 }
 
-void PackedActivations::Pack(const Context& ctx, const float* x, size_t rows, size_t k, size_t ld) {
+void PackedActivations::Begin(const Context& ctx, const float* x, size_t rows, size_t k,
+                              size_t ld) {
   KVIK_CHECK(ctx.compute() == compute_);
   KVIK_CHECK(rows <= max_rows_ && k <= max_k_);
   rows_ = rows;
   k_ = k;
-  const bool is_f32 = compute_ == ComputeType::kF32;
-  if (is_f32 && k % kOctet == 0) {
-    data_ = x;
-    ld_values_ = ld;
+  borrowed_ = compute_ == ComputeType::kF32 && k % kOctet == 0;
+  data_ = borrowed_ ? static_cast<const void*>(x) : bytes_.data();
+  ld_values_ = borrowed_ ? ld : RoundUp(k, kOctet);
+}
+
+void PackedActivations::PackRow(const Context& ctx, const float* from, size_t row) {
+  if (borrowed_) {
     return;
   }
-  data_ = bytes_.data();
-  ld_values_ = RoundUp(k, kOctet);
-  const auto pack_row = [&](size_t row) {
-    const float* from = x + row * ld;
-    if (is_f32) {
-      float* to = reinterpret_cast<float*>(bytes_.data()) + row * ld_values_;
-      std::memcpy(to, from, k * sizeof(float));
-      std::fill(to + k, to + ld_values_, 0.0F);
-    } else {
-      ctx.kernels().row->to_bf16(from, k,
-                                 reinterpret_cast<Bf16*>(bytes_.data()) + row * ld_values_);
-    }
-  };
-  constexpr size_t kMinValuesPerItem = 16384;
-  const size_t rows_per_item = std::max<size_t>(1, kMinValuesPerItem / std::max<size_t>(k, 1));
-  ctx.pool().ParallelFor(CeilDiv(rows, rows_per_item), [&](size_t item, int) {
-    const size_t end = std::min(rows, (item + 1) * rows_per_item);
-    for (size_t row = item * rows_per_item; row < end; ++row) {
-      pack_row(row);
-    }
-  });
+  if (compute_ == ComputeType::kF32) {
+    float* to = reinterpret_cast<float*>(bytes_.data()) + row * ld_values_;
+    std::memcpy(to, from, k_ * sizeof(float));
+    std::fill(to + k_, to + ld_values_, 0.0F);
+  } else {
+    ctx.kernels().row->to_bf16(from, k_, reinterpret_cast<Bf16*>(bytes_.data()) + row * ld_values_);
+  }
+}
+
+void PackedActivations::Pack(const Context& ctx, const float* x, size_t rows, size_t k, size_t ld) {
+  if (compute_ == ComputeType::kF32 && k % kOctet == 0) {
+    Begin(ctx, x, rows, k, ld);  // nothing to copy
+    return;
+  }
+  PackMade(ctx, x, rows, k, ld, [](size_t) {});
 }
 
 void Gemm(const Context& ctx, const PackedActivations& x, std::span<const GemmOutput> outputs) {

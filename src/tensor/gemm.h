@@ -7,6 +7,7 @@
 // weights were stored quantised or as their float32 values; and kF32 is the same on every ISA.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -31,6 +32,23 @@ class PackedActivations {
   // REQUIRES: rows <= max_rows, k <= max_k, ctx.compute() is Create's.
   void Pack(const Context& ctx, const float* x, size_t rows, size_t k, size_t ld);
 
+  // As Pack, of rows that `make_row(row)` writes to x right before they are read, while they are in
+  // the first-level cache. Called once a row, from any thread of the pool.
+  template <typename Fn>
+  void PackMade(const Context& ctx, const float* x, size_t rows, size_t k, size_t ld,
+                const Fn& make_row) {
+    Begin(ctx, x, rows, k, ld);
+    constexpr size_t kMinValuesPerItem = 16384;
+    const size_t rows_per_item = std::max<size_t>(1, kMinValuesPerItem / std::max<size_t>(k, 1));
+    ctx.pool().ParallelFor((rows + rows_per_item - 1) / rows_per_item, [&](size_t item, int) {
+      const size_t end = std::min(rows, (item + 1) * rows_per_item);
+      for (size_t row = item * rows_per_item; row < end; ++row) {
+        make_row(row);
+        PackRow(ctx, x + row * ld, row);
+      }
+    });
+  }
+
   [[nodiscard]] size_t rows() const { return rows_; }
   [[nodiscard]] size_t k() const { return k_; }
 
@@ -39,12 +57,16 @@ class PackedActivations {
   [[nodiscard]] size_t ld_values() const { return ld_values_; }
 
  private:
+  void Begin(const Context& ctx, const float* x, size_t rows, size_t k, size_t ld);
+  void PackRow(const Context& ctx, const float* from, size_t row);
+
   ComputeType compute_ = ComputeType::kF32;
   size_t max_rows_ = 0;
   size_t max_k_ = 0;
   size_t rows_ = 0;
   size_t k_ = 0;
   size_t ld_values_ = 0;
+  bool borrowed_ = false;  // data_ is the caller's x
   const void* data_ = nullptr;
   AlignedBuffer bytes_;
 };

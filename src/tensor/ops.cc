@@ -26,26 +26,42 @@ void ForRows(const Context& ctx, size_t rows, size_t values_per_row, const Fn& f
   });
 }
 
+// One row of `rows`, whose number changes nothing unless a defect is planted.
+void NormRow(const RowKernels& kernels, [[maybe_unused]] size_t rows, const float* x,
+             const float* weight, size_t n, float eps, float* out) {
+  if (DefectPlanted(Defect::kMDependent) && rows >= 8) {
+    float sum = 0;
+    for (size_t i = n; i-- > 0;) {  // from the other end
+      sum += x[i] * x[i];
+    }
+    const float scale = 1.0F / std::sqrt(sum / static_cast<float>(n) + eps);
+    for (size_t i = 0; i < n; ++i) {
+      out[i] = x[i] * scale * weight[i];
+    }
+    return;
+  }
+  kernels.rms_norm(x, weight, n, eps, out);
+}
+
 }  // namespace
 
 void RmsNorm(const Context& ctx, const float* x, size_t ld_x, size_t rows, size_t n,
              const float* weight, float eps, float* out, size_t ld_out) {
-  if (DefectPlanted(Defect::kMDependent) && rows >= 8) {
-    for (size_t row = 0; row < rows; ++row) {  // sums from the other end
-      float sum = 0;
-      for (size_t i = n; i-- > 0;) {
-        sum += x[row * ld_x + i] * x[row * ld_x + i];
-      }
-      const float scale = 1.0F / std::sqrt(sum / static_cast<float>(n) + eps);
-      for (size_t i = 0; i < n; ++i) {
-        out[row * ld_out + i] = x[row * ld_x + i] * scale * weight[i];
-      }
-    }
-    return;
-  }
   const RowKernels& kernels = *ctx.kernels().row;
   ForRows(ctx, rows, n, [&](size_t row) {
-    kernels.rms_norm(x + row * ld_x, weight, n, eps, out + row * ld_out);
+    NormRow(kernels, rows, x + row * ld_x, weight, n, eps, out + row * ld_out);
+  });
+}
+
+void AddNormPack(const Context& ctx, float* x, const float* y, size_t rows, size_t n,
+                 const float* weight, float eps, float* normed, PackedActivations& out) {
+  const RowKernels& kernels = *ctx.kernels().row;
+  out.PackMade(ctx, normed, rows, n, n, [&](size_t row) {
+    float* x_row = x + row * n;
+    if (y != nullptr) {
+      kernels.add(x_row, y + row * n, n, x_row);
+    }
+    NormRow(kernels, rows, x_row, weight, n, eps, normed + row * n);
   });
 }
 
@@ -63,6 +79,14 @@ void SiluMul(const Context& ctx, const float* gate, size_t ld_gate, const float*
   const RowKernels& kernels = *ctx.kernels().row;
   ForRows(ctx, rows, n, [&](size_t row) {
     kernels.silu_mul(gate + row * ld_gate, up + row * ld_up, n, out + row * ld_out);
+  });
+}
+
+void SiluMulPack(const Context& ctx, float* gate, const float* up, size_t rows, size_t n,
+                 PackedActivations& out) {
+  const RowKernels& kernels = *ctx.kernels().row;
+  out.PackMade(ctx, gate, rows, n, n, [&](size_t row) {
+    kernels.silu_mul(gate + row * n, up + row * n, n, gate + row * n);
   });
 }
 

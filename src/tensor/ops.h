@@ -11,6 +11,7 @@
 #include <span>
 
 #include "tensor/context.h"
+#include "tensor/gemm.h"
 #include "tensor/packed_matrix.h"
 
 namespace kvik::tensor {
@@ -19,6 +20,11 @@ namespace kvik::tensor {
 // rows = tokens * heads and n = head_dim.
 void RmsNorm(const Context& ctx, const float* x, size_t ld_x, size_t rows, size_t n,
              const float* weight, float eps, float* out, size_t ld_out);
+
+// x += y if y is not null; then out = pack(RmsNorm(x)), in one pass over rows. `normed` [rows, n]
+// is where the norm goes; out may keep pointing to it (PackedActivations::Pack).
+void AddNormPack(const Context& ctx, float* x, const float* y, size_t rows, size_t n,
+                 const float* weight, float eps, float* normed, PackedActivations& out);
 
 // cos and sin of every position's rotation angles, [positions, half] each; scale factors included.
 struct RopeTable {
@@ -35,6 +41,11 @@ void ApplyRope(const Context& ctx, float* x, size_t ld_x, size_t rows, size_t he
 // out = gate / (1 + e^-gate) * up over [rows, n].
 void SiluMul(const Context& ctx, const float* gate, size_t ld_gate, const float* up, size_t ld_up,
              size_t rows, size_t n, float* out, size_t ld_out);
+
+// gate = SiluMul(gate, up), then out = pack(gate), in one pass over rows [rows, n]; out may keep
+// pointing to gate.
+void SiluMulPack(const Context& ctx, float* gate, const float* up, size_t rows, size_t n,
+                 PackedActivations& out);
 
 // out = x + y over [rows, n].
 void Add(const Context& ctx, const float* x, size_t ld_x, const float* y, size_t ld_y, size_t rows,

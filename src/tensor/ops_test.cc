@@ -145,6 +145,65 @@ TEST_P(OpsTest, SiluMulAndAdd) {
   }
 }
 
+// The rows of packed activations as the kernels read them, padding included.
+std::vector<std::byte> BytesOf(const PackedActivations& packed, ComputeType compute) {
+  const size_t value_bytes = compute == ComputeType::kBf16 ? 2 : 4;
+  const size_t row_bytes = (packed.k() + 7) / 8 * 8 * value_bytes;
+  std::vector<std::byte> bytes;
+  for (size_t row = 0; row < packed.rows(); ++row) {
+    const auto* from =
+        static_cast<const std::byte*>(packed.data()) + row * packed.ld_values() * value_bytes;
+    bytes.insert(bytes.end(), from, from + row_bytes);
+  }
+  return bytes;
+}
+
+TEST_P(OpsTest, PackingOnTheWayEqualsOneOperationAfterTheOther) {
+  Rng rng(kSeed, 3);
+  for (const ComputeType compute : {ComputeType::kF32, ComputeType::kBf16}) {
+    if (!ComputeSupported(GetParam(), compute)) {
+      continue;
+    }
+    for (const int threads : {1, 2}) {
+      ThreadPool pool(threads);
+      const Context ctx = Context::Create(GetParam(), compute, pool).value();
+      for (const size_t n : kWidths) {
+        const std::vector<float> x = RandomFloats(rng, kRows * n, 3.0);
+        const std::vector<float> y = RandomFloats(rng, kRows * n, 3.0);
+        const std::vector<float> weight = RandomFloats(rng, n, 2.0);
+        const auto packed_of = [&](const std::vector<float>& values) {
+          PackedActivations packed = PackedActivations::Create(compute, kRows, n).value();
+          packed.Pack(ctx, values.data(), kRows, n, n);
+          return BytesOf(packed, compute);
+        };
+        PackedActivations got = PackedActivations::Create(compute, kRows, n).value();
+
+        for (const bool with_y : {true, false}) {
+          std::vector<float> sum = x;
+          if (with_y) {
+            Add(ctx, x.data(), n, y.data(), n, kRows, n, sum.data(), n);
+          }
+          std::vector<float> norm(kRows * n);
+          RmsNorm(ctx, sum.data(), n, kRows, n, weight.data(), 1e-5F, norm.data(), n);
+          std::vector<float> got_x = x;
+          std::vector<float> got_norm(kRows * n);
+          AddNormPack(ctx, got_x.data(), with_y ? y.data() : nullptr, kRows, n, weight.data(),
+                      1e-5F, got_norm.data(), got);
+          EXPECT_EQ(got_x, sum) << n;
+          EXPECT_EQ(BytesOf(got, compute), packed_of(norm)) << n << " seed " << kSeed;
+        }
+
+        std::vector<float> product(kRows * n);
+        SiluMul(ctx, x.data(), n, y.data(), n, kRows, n, product.data(), n);
+        std::vector<float> gate = x;
+        SiluMulPack(ctx, gate.data(), y.data(), kRows, n, got);
+        EXPECT_EQ(gate, product) << n;
+        EXPECT_EQ(BytesOf(got, compute), packed_of(product)) << n << " seed " << kSeed;
+      }
+    }
+  }
+}
+
 TEST_P(OpsTest, SiluOfLargeValues) {
   const std::vector<float> gate = {-200.0F, -90.0F, 0.0F, 90.0F, 200.0F};
   const std::vector<float> up(gate.size(), 2.0F);
