@@ -187,7 +187,8 @@ void Attention::Attend(const AttentionPlan& plan, int layer, std::span<const flo
   auto* states = reinterpret_cast<float*>(impl.states.data());
   const size_t state_floats = StateFloats(impl.shape.head_dim);
 
-  pool.ParallelFor(plan.items().size(), [&](size_t i, int thread) {
+  KVIK_CHECK(plan.thread_ends().size() == static_cast<size_t>(pool.num_threads()));
+  pool.ParallelForRanges(plan.thread_ends(), [&](size_t i, int thread) {
     const AttentionItem& item = plan.items()[i];
     const MsaSegment& segment = plan.segments()[static_cast<size_t>(item.segment)];
     const size_t first = static_cast<size_t>(segment.first_row + item.first_token) * row_stride +

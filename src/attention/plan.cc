@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A query tile is some tokens of one segment, all query heads of one kv head: its rows share the
-// keys that pass through the cache. Tiles are as long as the kernels' scratch allows. Threads take
-// items largest first. Where that would leave threads idle at the end, tiles that are a large share
-// of the whole step (a decode with a long context and few others) are split into their spans.
+// keys that pass through the cache. Tiles are as long as the kernels' scratch allows. Items are
+// dealt to threads largest first. Where that would leave threads idle at the end, tiles that are a
+// large share of the whole step (a decode with a long context and few others) are split into their
+// spans.
 #include "attention/plan.h"
 
 #include <algorithm>
 #include <functional>
 #include <queue>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -32,18 +34,23 @@ void SortByCost(std::vector<AttentionItem>& items) {
   });
 }
 
-// When the last thread is done if each takes the next item as soon as it is free.
-int64_t Makespan(const std::vector<AttentionItem>& items, int num_threads) {
-  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> free_at;
-  for (int i = 0; i < num_threads; ++i) {
-    free_at.push(0);
+// Deals items in order, each to the thread that is free first. Returns when the last one is done.
+int64_t Deal(const std::vector<AttentionItem>& items, int num_threads,
+             std::vector<std::vector<AttentionItem>>& hands) {
+  using FreeAt = std::pair<int64_t, size_t>;  // time, thread
+  std::priority_queue<FreeAt, std::vector<FreeAt>, std::greater<>> threads;
+  hands.resize(static_cast<size_t>(num_threads));
+  for (size_t i = 0; i < hands.size(); ++i) {
+    hands[i].clear();
+    threads.emplace(0, i);
   }
   int64_t last = 0;
   for (const AttentionItem& item : items) {
-    const int64_t done = free_at.top() + item.cost;
-    free_at.pop();
-    free_at.push(done);
-    last = std::max(last, done);
+    const auto [time, thread] = threads.top();
+    threads.pop();
+    threads.emplace(time + item.cost, thread);
+    hands[thread].push_back(item);
+    last = std::max(last, time + item.cost);
   }
   return last;
 }
@@ -98,9 +105,16 @@ void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegmen
 
   SortByCost(items_);
   const double ideal = static_cast<double>(total_cost) / num_threads;
-  if (static_cast<double>(Makespan(items_, num_threads)) > (1 + kSplitCost) * ideal) {
+  if (static_cast<double>(Deal(items_, num_threads, hands_)) > (1 + kSplitCost) * ideal) {
     SplitLargeTiles(total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread));
     SortByCost(items_);
+    Deal(items_, num_threads, hands_);
+  }
+  items_.clear();
+  thread_ends_.clear();
+  for (const std::vector<AttentionItem>& hand : hands_) {
+    items_.insert(items_.end(), hand.begin(), hand.end());
+    thread_ends_.push_back(items_.size());
   }
 }
 

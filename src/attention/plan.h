@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention/plan.h: the work of one step's attention, cut into items that threads take dynamically.
+// attention/plan.h: the work of one step's attention, cut into items and dealt to threads.
 //
 // Built once per step from the segments of all requests and used by every layer. Scores are
 // summed in an order that depends on positions only: keys are visited in tiles of kTileTokens at
@@ -93,6 +93,8 @@ class AttentionPlan {
   [[nodiscard]] const AttentionShape& shape() const { return shape_; }
   [[nodiscard]] std::span<const MsaSegment> segments() const { return segments_; }
   [[nodiscard]] std::span<const AttentionItem> items() const { return items_; }
+  // Thread t begins with items [thread_ends()[t - 1], thread_ends()[t]): ThreadPool.
+  [[nodiscard]] std::span<const size_t> thread_ends() const { return thread_ends_; }
   [[nodiscard]] std::span<const AttentionSplit> splits() const { return splits_; }
   [[nodiscard]] std::span<const WriteItem> write_items() const { return write_items_; }
   [[nodiscard]] size_t num_split_states() const { return num_split_states_; }
@@ -104,9 +106,11 @@ class AttentionPlan {
 
   AttentionShape shape_;
   std::vector<MsaSegment> segments_;
-  std::vector<AttentionItem> items_;  // the most expensive first
+  std::vector<AttentionItem> items_;  // by thread, each one's most expensive first
+  std::vector<size_t> thread_ends_;
   std::vector<AttentionSplit> splits_;
   std::vector<WriteItem> write_items_;
+  std::vector<std::vector<AttentionItem>> hands_;  // [threads], used while building
   size_t num_split_states_ = 0;
   int32_t num_rows_ = 0;
 };

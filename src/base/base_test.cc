@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -82,6 +83,41 @@ TEST(ThreadPool, RunsEveryIndexOnce) {
       }
     }
   }
+}
+
+TEST(ThreadPool, RunsEveryIndexOfUnequalRangesOnce) {
+  Rng rng(1);
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 500; ++round) {
+      std::vector<size_t> ends(static_cast<size_t>(threads));
+      size_t end = 0;
+      for (size_t& e : ends) {
+        e = end += rng.Below(4) * rng.Below(8);  // often empty
+      }
+      std::vector<std::atomic<int>> hits(end);
+      pool.ParallelForRanges(ends, [&](size_t i, int) { ++hits[i]; });
+      for (auto& h : hits) {
+        ASSERT_EQ(h.load(), 1);
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, OthersTakeWhatAHeldUpThreadHasNotStarted) {
+  ThreadPool pool(2);
+  std::atomic<int> done{0};
+  // Index 0 ends only when all others are done, half of which are in its thread's range.
+  pool.ParallelFor(10, [&](size_t i, int) {
+    if (i == 0) {
+      while (done.load() != 9) {
+        std::this_thread::yield();
+      }
+    } else {
+      ++done;
+    }
+  });
+  EXPECT_EQ(done.load(), 9);
 }
 
 TEST(Isa, ScalarIsAlwaysThereAndNamesParse) {

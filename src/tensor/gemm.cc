@@ -2,7 +2,9 @@
 #include "tensor/gemm.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "base/float16.h"
@@ -12,42 +14,78 @@
 namespace kvik::tensor {
 namespace {
 
-constexpr size_t kMaxOutputs = 8;
-
 size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 size_t CeilDiv(size_t n, size_t d) { return (n + d - 1) / d; }
 
-// How one Gemm is cut into items: groups of all outputs in a row, each times `chunks` chunks of
-// rows. When groups do not divide evenly among threads, the last ones are cut in two halves of
-// their panels, so that no thread waits for a whole group.
-struct Partition {
-  size_t groups = 0;
-  size_t whole_groups = 0;  // the others are halved
-  size_t chunks = 1;
-  size_t chunk_rows = 0;
-
-  [[nodiscard]] size_t num_items() const {
-    return (whole_groups + 2 * (groups - whole_groups)) * chunks;
-  }
+// Some panels of one group times a chunk of rows.
+struct Item {
+  uint32_t output;  // index into the outputs
+  uint32_t group;   // of the output
+  uint32_t panel_begin, panel_end;
+  uint32_t chunk;
 };
 
-Partition MakePartition(size_t groups, size_t rows, size_t row_tile, size_t threads) {
+// How one Gemm is cut into items and dealt to threads: chunks of rows one after the other, in each
+// the panels of all outputs in a row. This line is cut at groups, and where it passes from one
+// thread to the next. Neighbours in memory thus stay on one core: weights, and with as many chunks
+// as threads the rows, which the loops before and after deal likewise.
+struct Partition {
+  size_t chunk_rows = 0;
+  std::vector<Item> items;
+  std::vector<size_t> thread_ends;
+};
+
+Partition MakePartition(std::span<const GemmOutput> outputs, size_t rows, size_t row_tile,
+                        size_t threads) {
   // Rows of a chunk: enough to repay the unpacking of weights, few enough for their slice of
   // activations to stay in the second-level cache.
-  constexpr size_t kMinChunkRows = 64;
+  constexpr size_t kMinChunkRows = 128;
   constexpr size_t kMaxChunkRows = 512;
-  Partition partition = {.groups = groups, .whole_groups = groups};
+  size_t panels = 0;
+  for (const GemmOutput& output : outputs) {
+    panels += CeilDiv(output.weights->n(), kPanelOutputs);
+  }
   size_t chunks = CeilDiv(rows, kMaxChunkRows);
   if (threads > 1) {
-    const size_t wanted_items = 8 * threads;
-    chunks = std::max(chunks, std::min(CeilDiv(wanted_items, groups), rows / kMinChunkRows));
+    chunks = std::max(chunks, std::min(threads, rows / kMinChunkRows));
   }
   chunks = std::max<size_t>(chunks, 1);
+  Partition partition;
   partition.chunk_rows = RoundUp(CeilDiv(rows, chunks), row_tile);
-  partition.chunks = CeilDiv(rows, partition.chunk_rows);
-  if (threads > 1 && partition.chunks == 1) {
-    partition.whole_groups = groups / threads * threads;
+  chunks = CeilDiv(rows, partition.chunk_rows);
+
+  const size_t total = chunks * panels;
+  partition.thread_ends.reserve(threads);
+  partition.items.reserve(chunks * CeilDiv(panels, kGroupPanels) + outputs.size() + threads);
+  // Kernels like their panels in pairs.
+  const auto end_of_thread = [&](size_t thread) {
+    return thread + 1 == threads ? total : total * (thread + 1) / threads / 2 * 2;
+  };
+  size_t thread = 0;
+  size_t thread_end = end_of_thread(0);
+  size_t at = 0;
+  for (size_t chunk = 0; chunk < chunks; ++chunk) {
+    for (size_t index = 0; index < outputs.size(); ++index) {
+      const size_t output_panels = CeilDiv(outputs[index].weights->n(), kPanelOutputs);
+      for (size_t panel = 0; panel < output_panels;) {
+        while (at == thread_end && thread + 1 < threads) {
+          partition.thread_ends.push_back(partition.items.size());
+          thread_end = end_of_thread(++thread);
+        }
+        const size_t group = panel / kGroupPanels;
+        const size_t group_end = std::min((group + 1) * kGroupPanels, output_panels);
+        const size_t n = std::min(group_end - panel, thread_end - at);
+        partition.items.push_back({.output = static_cast<uint32_t>(index),
+                                   .group = static_cast<uint32_t>(group),
+                                   .panel_begin = static_cast<uint32_t>(panel % kGroupPanels),
+                                   .panel_end = static_cast<uint32_t>(panel % kGroupPanels + n),
+                                   .chunk = static_cast<uint32_t>(chunk)});
+        panel += n;
+        at += n;
+      }
+    }
   }
+  partition.thread_ends.resize(threads, partition.items.size());
   return partition;
 }
 
@@ -55,43 +93,23 @@ struct Job {
   const Context& ctx;
   const PackedActivations& x;
   std::span<const GemmOutput> outputs;
-  size_t group_end[kMaxOutputs];  // running total of groups
   Partition partition;
 
-  void RunItem(size_t item, int thread) const {
-    const size_t chunk = item % partition.chunks;
-    size_t group = item / partition.chunks;
-    size_t panel_begin = 0;
-    size_t panel_end = kGroupPanels;
-    if (group >= partition.whole_groups) {
-      const size_t half = group - partition.whole_groups;
-      group = partition.whole_groups + half / 2;
-      panel_begin = half % 2 == 0 ? 0 : kGroupPanels / 2;
-      panel_end = panel_begin + kGroupPanels / 2;
-    }
-    size_t index = 0;
-    while (group >= group_end[index]) {
-      ++index;
-    }
-    const GemmOutput& output = outputs[index];
+  void RunItem(const Item& item, int thread) const {
+    const GemmOutput& output = outputs[item.output];
     const PackedMatrix& weights = *output.weights;
-    group -= index == 0 ? 0 : group_end[index - 1];
-
+    const size_t group = item.group;
     const size_t first_output = group * kGroupOutputs;
     const size_t group_outputs = std::min(kGroupOutputs, weights.n() - first_output);
     const size_t group_panels = CeilDiv(group_outputs, kPanelOutputs);
-    panel_end = std::min(panel_end, group_panels);
-    if (panel_begin >= panel_end) {
-      return;
-    }
     const PackedLayout layout = PackedLayoutOf(weights.format(), weights.compute());
-    const size_t first_row = chunk * partition.chunk_rows;
+    const size_t first_row = item.chunk * partition.chunk_rows;
     const size_t value_bytes = ctx.compute() == ComputeType::kBf16 ? sizeof(Bf16) : sizeof(float);
     const GroupProduct product = {
         .group = weights.data() + group * kGroupPanels * PanelBytes(layout, weights.k()),
         .group_panels = group_panels,
-        .panel_begin = panel_begin,
-        .panel_end = panel_end,
+        .panel_begin = item.panel_begin,
+        .panel_end = item.panel_end,
         .outputs = group_outputs,
         .k = RoundUp(weights.k(), kOctet),
         .x = static_cast<const std::byte*>(x.data()) + first_row * x.ld_values() * value_bytes,
@@ -157,22 +175,20 @@ void PackedActivations::Pack(const Context& ctx, const float* x, size_t rows, si
 }
 
 void Gemm(const Context& ctx, const PackedActivations& x, std::span<const GemmOutput> outputs) {
-  KVIK_CHECK(outputs.size() <= kMaxOutputs);
-  Job job = {.ctx = ctx, .x = x, .outputs = outputs, .group_end = {}, .partition = {}};
-  size_t groups = 0;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const PackedMatrix& weights = *outputs[i].weights;
-    KVIK_CHECK(weights.k() == x.k() && weights.compute() == ctx.compute());
-    groups += CeilDiv(weights.n(), kGroupOutputs);
-    job.group_end[i] = groups;
+  for (const GemmOutput& output : outputs) {
+    KVIK_CHECK(output.weights->k() == x.k() && output.weights->compute() == ctx.compute());
   }
-  if (groups == 0 || x.rows() == 0) {
+  if (x.rows() == 0) {
     return;
   }
-  job.partition = MakePartition(groups, x.rows(), ctx.kernels().gemm->row_tile,
-                                static_cast<size_t>(ctx.pool().num_threads()));
-  ctx.pool().ParallelFor(job.partition.num_items(),
-                         [&](size_t item, int thread) { job.RunItem(item, thread); });
+  const Job job = {.ctx = ctx,
+                   .x = x,
+                   .outputs = outputs,
+                   .partition = MakePartition(outputs, x.rows(), ctx.kernels().gemm->row_tile,
+                                              static_cast<size_t>(ctx.pool().num_threads()))};
+  ctx.pool().ParallelForRanges(job.partition.thread_ends, [&](size_t item, int thread) {
+    job.RunItem(job.partition.items[item], thread);
+  });
 }
 
 }  // namespace kvik::tensor

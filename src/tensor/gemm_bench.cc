@@ -9,10 +9,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/aligned_buffer.h"
 #include "base/clock.h"
 #include "base/isa.h"
 #include "base/machine_peak.h"
@@ -43,6 +47,15 @@ double BestSeconds(int min_runs, double budget, const Fn& fn) {
     best = std::min(best, Now() - begin);
   }
   return best;
+}
+
+AlignedBuffer Allocate(size_t floats) {
+  Result<AlignedBuffer> buffer = AlignedBuffer::Create(floats * sizeof(float));
+  if (!buffer.has_value()) {
+    std::fprintf(stderr, "gemm_bench: %s\n", buffer.error().message.c_str());
+    std::exit(1);
+  }
+  return std::move(*buffer);
 }
 
 struct Shape {
@@ -90,7 +103,7 @@ Problem MakeProblem(const Shape& shape, ComputeType compute, ThreadPool& pool, R
 
 // Compares some outputs with double precision sums of the dequantised weights.
 bool Verify(const Shape& shape, const Problem& problem, ComputeType compute,
-            const std::vector<float>& x, const std::vector<float>& out, size_t rows, Rng& rng) {
+            std::span<const float> x, std::span<const float> out, size_t rows, Rng& rng) {
   std::vector<float> w(shape.k);
   for (int sample = 0; sample < 200; ++sample) {
     const size_t i = rng.Below(rows);
@@ -126,11 +139,14 @@ void BenchGemm(const Context& ctx, const Shape& shape, size_t rows, double peak_
                double budget) {
   Rng rng(1, rows);
   const Problem problem = MakeProblem(shape, ctx.compute(), ctx.pool(), rng);
-  std::vector<float> x(rows * shape.k);
+  // Aligned as a model's buffers are: a vector that lies across two cache lines costs two stores.
+  AlignedBuffer x_memory = Allocate(rows * shape.k);
+  AlignedBuffer out_memory = Allocate(rows * shape.n);
+  const std::span<float> x = x_memory.As<float>();
+  const std::span<float> out = out_memory.As<float>();
   for (float& f : x) {
     f = static_cast<float>(rng.Uniform() * 2 - 1);
   }
-  std::vector<float> out(rows * shape.n);
   PackedActivations packed = PackedActivations::Create(ctx.compute(), rows, shape.k).value();
   const GemmOutput output = {.weights = &problem.weights, .out = out.data(), .ld_out = shape.n};
   const auto run = [&] {
