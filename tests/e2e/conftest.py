@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the real program on a free port and gives tests the official client to it."""
+import contextlib
 import http.client
 import json
 import os
 import re
 import subprocess
+import tempfile
 import time
 import urllib.parse
 
@@ -13,6 +15,23 @@ import pytest
 
 KVIK = os.environ["KVIK_BINARY"]
 MODEL = os.environ["KVIK_TINY_MODEL"]
+# How a build with sanitizers ends when it found something; kvik itself never ends so.
+SANITIZER_EXIT_CODE = 86
+
+
+def environment(**more):
+    """The variables a kvik under test runs with: these, and a sanitizer's report is its exit code."""
+    env = {**os.environ, **more}
+    for sanitizer in ("ASAN", "LSAN", "UBSAN", "TSAN"):
+        name = sanitizer + "_OPTIONS"
+        env[name] = f"{env.get(name, '')}:exitcode={SANITIZER_EXIT_CODE}:print_stacktrace=1"
+    return env
+
+
+def check_ended_well(code, stderr, expected=None):
+    """Fails, with what the process said, unless it ended by itself, with no report of a sanitizer."""
+    assert code >= 0 and code != SANITIZER_EXIT_CODE and code in (expected or [code]), f"exit code {code}:\n{stderr}"
+    assert "Sanitizer" not in stderr and "runtime error:" not in stderr, stderr
 
 
 class Server:
@@ -21,23 +40,32 @@ class Server:
     def __init__(self, *args, model=MODEL):
         command = [KVIK, "serve", "--model", model, "--served-model-name", "tiny", "--port", "0",
                    "--threads", "1", *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.log = tempfile.TemporaryFile("w+")  # a file never fills up as a pipe would
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        env=environment())
         line = self.process.stdout.readline()
         match = re.search(r" on (http://\S+)", line)
         if not match:
-            raise RuntimeError(f"the server did not start: {line}{self.process.stderr.read()}")
+            self.stop()
+            raise RuntimeError(f"the server did not start: {line}")
         self.url = match[1]
         self.address = urllib.parse.urlsplit(self.url).netloc
         self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0)
 
     def stop(self):
-        """Ends the server as an operator would; its exit code."""
+        """Ends the server as an operator would, if it has not ended yet; it must have ended well."""
         if self.process.poll() is None:
             self.process.terminate()
-        code = self.process.wait(timeout=60)
+        try:
+            code = self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
         self.process.stdout.close()
-        self.process.stderr.close()
-        return code
+        self.log.seek(0)
+        stderr = self.log.read()
+        self.log.close()
+        check_ended_well(code, stderr, [0])
 
     def request(self, method, path, body=None, headers=None):
         """(status, parsed JSON or text) of a plain HTTP request."""
@@ -96,15 +124,12 @@ class Server:
 @pytest.fixture
 def start():
     """start(*arguments) -> Server; all are stopped at the end, and each must have ended well."""
-    servers = []
-
-    def make(*args, **kwargs):
-        servers.append(Server(*args, **kwargs))
-        return servers[-1]
-
-    yield make
-    codes = [server.stop() for server in servers]
-    assert all(code == 0 for code in codes), codes
+    with contextlib.ExitStack() as running:
+        def make(*args, **kwargs):
+            server = Server(*args, **kwargs)
+            running.callback(server.stop)
+            return server
+        yield make
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +137,14 @@ def server():
     """One server for tests that leave no trace in it that others could see."""
     running = Server()
     yield running
-    assert running.stop() == 0
+    running.stop()
+
+
+def run(*args, **env):
+    """A kvik command that ends by itself."""
+    done = subprocess.run([KVIK, *args], capture_output=True, text=True, timeout=120, env=environment(**env))
+    check_ended_well(done.returncode, done.stderr)
+    return done
 
 
 def tokens(seed, count):

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text, characters, control tokens, errors, and the life of the process."""
 import json
-import os
 import signal
-import subprocess
 
 import pytest
-from conftest import KVIK, MODEL, tokens
+from conftest import MODEL, run, tokens
 
 
 def raw_chunks(server, path, body):
@@ -145,11 +143,6 @@ def test_a_signal_lets_running_requests_finish(start, number):
     assert server.process.wait(timeout=60) == 0
     with pytest.raises(ConnectionRefusedError):
         server.request("GET", "/health")
-
-
-def run(*args, **env):
-    return subprocess.run([KVIK, *args], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, **env})
 
 
 def test_a_taken_port_is_said_at_once(server):
