@@ -55,6 +55,21 @@ int64_t Deal(const std::vector<AttentionItem>& items, int num_threads,
   return last;
 }
 
+// Deals items in order, to each thread as many as make about `ideal`: spans of one tile stay
+// together, and the kernel that ends one fetches the keys of the next.
+void DealInRuns(const std::vector<AttentionItem>& items, double ideal,
+                std::vector<std::vector<AttentionItem>>& hands) {
+  for (std::vector<AttentionItem>& hand : hands) {
+    hand.clear();
+  }
+  int64_t dealt = 0;
+  for (const AttentionItem& item : items) {
+    const double middle = static_cast<double>(dealt) + static_cast<double>(item.cost) / 2;
+    hands[std::min(hands.size() - 1, static_cast<size_t>(middle / ideal))].push_back(item);
+    dealt += item.cost;
+  }
+}
+
 }  // namespace
 
 void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegment> segments,
@@ -107,8 +122,7 @@ void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegmen
   const double ideal = static_cast<double>(total_cost) / num_threads;
   if (static_cast<double>(Deal(items_, num_threads, hands_)) > (1 + kSplitCost) * ideal) {
     SplitLargeTiles(total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread));
-    SortByCost(items_);
-    Deal(items_, num_threads, hands_);
+    DealInRuns(items_, ideal, hands_);
   }
   items_.clear();
   thread_ends_.clear();
@@ -119,11 +133,11 @@ void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegmen
 }
 
 void AttentionPlan::SplitLargeTiles(int64_t max_cost) {
-  const size_t num_tiles = items_.size();
-  for (size_t i = 0; i < num_tiles; ++i) {
-    const AttentionItem tile = items_[i];
+  std::vector<AttentionItem> items;
+  for (const AttentionItem& tile : items_) {
     const int32_t num_spans = tile.end_span - tile.first_span;
     if (tile.cost <= max_cost || num_spans == 1) {
+      items.push_back(tile);
       continue;
     }
     const auto split = static_cast<int32_t>(splits_.size());
@@ -136,13 +150,10 @@ void AttentionPlan::SplitLargeTiles(int64_t max_cost) {
       part.end_span = span + 1;
       part.split = split;
       part.cost = tile.cost / num_spans;
-      if (span == tile.first_span) {
-        items_[i] = part;
-      } else {
-        items_.push_back(part);
-      }
+      items.push_back(part);
     }
   }
+  items_ = std::move(items);
 }
 
 }  // namespace kvik::attention
