@@ -20,6 +20,8 @@
 //  * At the end of a span the state is merged into the total of the row and starts afresh.
 #pragma once
 
+#include <atomic>
+
 #include "attention/kernels.h"
 #include "attention/plan.h"
 #include "base/simd/math.h"
@@ -186,6 +188,10 @@ struct KernelSet {
     for (int n = 0; n < N; ++n) {
       k[n] = t.k[g + n];
       next[n] = t.next_k[g + n];
+    }
+    if constexpr (kVecs == 1) {
+      // Keeps the compiler from holding these in registers from group to group: the sums need them.
+      std::atomic_signal_fence(std::memory_order_seq_cst);
     }
     KVIK_SIMD_UNROLL(6)
     for (int r = 0; r < R; ++r) {
