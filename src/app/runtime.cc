@@ -152,8 +152,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.hash.algorithm = options.hash;
   engine_options.cache.hash.model = runtime->model->numerics_tag();
   engine_options.cache.numerics = runtime->model->numerics_tag();
-  engine_options.cache.policy = options.policy;
-  engine_options.cache.policy_seed = options.seed;
+  engine_options.cache.policy.name = options.policy;
+  engine_options.cache.policy.seed = options.seed;
   engine_options.scheduler = options.scheduler;
   engine_options.max_model_len = model_options.max_context_tokens;
   engine_options.seed = options.seed;

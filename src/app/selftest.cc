@@ -209,8 +209,8 @@ class RandomRun {
     if (rng_.Below(2) == 0) {
       scheduler.reserve_new_tokens = static_cast<int32_t>(rng_.Range(0, 8));  // overcommit
     }
-    options.cache.policy = rng_.Below(2) == 0 ? "random" : "lru";
-    options.cache.policy_seed = rng_.Next();
+    options.cache.policy.name = rng_.Below(2) == 0 ? "random" : "lru";
+    options.cache.policy.seed = rng_.Next();
     KVIK_ASSIGN(const auto engine, engine::Engine::Create(options, *executor, clock_));
     // A chunk of few tokens takes many steps, each reading all weights: fewer prompts then.
     const int64_t most = chunk < 8 ? 2 : 8;

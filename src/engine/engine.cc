@@ -173,6 +173,7 @@ bool Engine::HasWork() const { return !active_.empty(); }
 StepReport Engine::Step() {
   StepReport report;
   const int64_t start_us = clock_.NowMicros();
+  cache_->AdvanceTime(start_us);
   const sched::StepPlan plan = scheduler_.Schedule();
   if (plan.empty()) {
     report.idle_reason = HasWork() ? std::string("every request waits for ") +

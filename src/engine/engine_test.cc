@@ -187,9 +187,9 @@ TEST_F(EngineTest, CreateNamesTheOptionThatDoesNotFitTheModel) {
   EXPECT_THAT(Engine::Create(options, executor, clock_).error().message,
               HasSubstr("max_model_len is 5000"));
   options.max_model_len = 0;
-  options.cache.policy = "?";
+  options.cache.policy.name = "?";
   EXPECT_EQ(Engine::Create(options, executor, clock_).error().code, ErrorCode::kInvalidInput);
-  options.cache.policy = "lru";
+  options.cache.policy.name = "lru";
   EXPECT_TRUE(Engine::Create(options, executor, clock_).has_value());
 }
 
@@ -525,8 +525,8 @@ TEST_F(EngineTest, RandomLoadsSayWhatTheySaySolo) {
       o.scheduler.chunk_floor = static_cast<int32_t>(rng.Range(1, o.scheduler.chunk_max));
       o.scheduler.reserve_new_tokens = rng.Below(2) == 0 ? std::numeric_limits<int32_t>::max()
                                                          : static_cast<int32_t>(rng.Below(30));
-      o.cache.policy = rng.Below(2) == 0 ? "lru" : "random";
-      o.cache.policy_seed = seed;
+      o.cache.policy.name = rng.Below(2) == 0 ? "lru" : "random";
+      o.cache.policy.seed = seed;
       o.cache.hash.algorithm =
           rng.Below(2) == 0 ? kv::HashAlgorithm::kXxh3 : kv::HashAlgorithm::kSha256Cbor;
     });

@@ -221,8 +221,8 @@ TEST_P(Exactness, OutputsNeverDependOnCacheBatchChunksThreadsOrPreemptions) {
           static_cast<int32_t>(rng.Range(1, options.scheduler.chunk_max));
       options.scheduler.reserve_new_tokens =
           rng.Below(4) == 0 ? std::numeric_limits<int32_t>::max() : 0;
-      options.cache.policy = rng.Below(2) == 0 ? "lru" : "random";
-      options.cache.policy_seed = rng.Next();
+      options.cache.policy.name = rng.Below(2) == 0 ? "lru" : "random";
+      options.cache.policy.seed = rng.Next();
       const auto executor = ModelExecutor::Create(model, num_blocks).value();
       const ManualClock clock;
       const auto engine = Engine::Create(options, *executor, clock).value();

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -64,6 +65,9 @@ class BlockHasher {
 class HashChain {
  public:
   HashChain(ExtraKeys extra, int32_t block_size_tokens);
+  // Hashed already. Not to be extended beyond these keys.
+  HashChain(std::vector<ContentKey> keys, int32_t block_size_tokens)
+      : block_size_tokens_(block_size_tokens), keys_(std::move(keys)) {}
 
   // Hashes the full blocks of `tokens` that are not hashed yet. REQUIRES: `tokens` extends what
   // earlier calls saw. O(new tokens).

@@ -112,7 +112,7 @@ TEST_P(BothAlgorithms, ExtendingInPiecesEqualsHashingAtOnce) {
     tokens[i] = static_cast<TokenId>(i * 37 % 1000);
   }
   const BlockHasher hasher(options());
-  HashChain grown({"a", "s"}, 16);
+  HashChain grown(ExtraKeys{"a", "s"}, 16);
   for (size_t n = 0; n <= tokens.size(); n += 7) {
     grown.Extend(hasher, std::span(tokens).first(n));
     EXPECT_EQ(grown.keys().size(), n / 16);

@@ -31,16 +31,19 @@ struct ContentKey {
   BlockHash hash;
   CacheDomain domain;
   friend bool operator==(const ContentKey&, const ContentKey&) = default;
+
+  // 64 uniform bits: equal keys have equal ones, different keys almost never.
+  [[nodiscard]] uint64_t Digest() const {
+    uint64_t digest = 0;
+    uint64_t part = 0;
+    std::memcpy(&digest, hash.bytes.data(), sizeof digest);
+    std::memcpy(&part, domain.bytes.data(), sizeof part);
+    return digest ^ part;
+  }
 };
 
 struct ContentKeyHash {
-  size_t operator()(const ContentKey& key) const {  // the digest is uniform already
-    uint64_t digest = 0;
-    uint64_t domain = 0;
-    std::memcpy(&digest, key.hash.bytes.data(), sizeof digest);
-    std::memcpy(&domain, key.domain.bytes.data(), sizeof domain);
-    return digest ^ domain;
-  }
+  size_t operator()(const ContentKey& key) const { return key.Digest(); }
 };
 
 // Who computed it: kernel set, compute type, KV dtype, weights, numerics version. KV with another

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // kv/eviction_policy.h: which cached block goes when room is needed.
 //
-// The policy hears of every published block (Track), of the moments when blocks become evictable
-// (Release) and stop being so (Touch), and picks victims among the evictable ones. It sees ids and
-// facts, never bytes. One policy serves one cache. Thread-compatible.
+// The policy hears of every published block (Track), of every use (Hit), of the moments when
+// blocks become evictable (Release) and stop being so (Touch), of content that was wanted in vain
+// (Missed), and picks victims among the evictable blocks. It sees ids, positions and times, never
+// bytes; time is what the caller says, never read from a clock. One policy serves one cache.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,8 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "kv/cost_model.h"
+#include "kv/request_facts.h"
 
 namespace kvik::kv {
 
@@ -22,6 +26,13 @@ namespace kvik::kv {
 struct TrackedBlock {
   BlockId block = kNoBlock;
   int32_t first_pos = 0;  // position of its first token: recomputing a deep block costs more
+  uint64_t content = 0;   // digest of the block's key, to know it again after it was evicted
+};
+
+// Which cached blocks a request may use under this policy.
+enum class HitScope {
+  kPrefix,  // the run that starts at position 0
+  kGaps,    // every resident run
 };
 
 struct PolicyStats {
@@ -37,23 +48,45 @@ class EvictionPolicy {
   [[nodiscard]] virtual std::string_view name() const = 0;
   // A block was published; somebody holds it, so it is not evictable. REQUIRES: not tracked.
   virtual void Track(const TrackedBlock& block) = 0;
-  // Cached blocks are held again (a hit). REQUIRES: evictable.
-  virtual void Touch(std::span<const BlockId> blocks) = 0;
-  // One sequence let go of blocks that nobody else holds. Deepest position first, as the sequence
+  // A request uses these blocks from the cache, ascending by position; some may be held by others.
+  // Comes before the Touch of those that were evictable. REQUIRES: tracked.
+  virtual void Hit(std::span<const BlockId> /*blocks*/, const Access& /*access*/) {}
+  // A request looked for these contents and found nothing; they are computed now.
+  virtual void Missed(std::span<const uint64_t> /*contents*/, const Access& /*access*/) {}
+  // Cached blocks are held again. REQUIRES: evictable.
+  virtual void Touch(std::span<const BlockId> blocks, const Access& access) = 0;
+  // One request let go of blocks that nobody else holds. Deepest position first, as a sequence
   // frees its table in reverse. REQUIRES: tracked and not evictable.
-  virtual void Release(std::span<const BlockId> blocks) = 0;
+  virtual void Release(std::span<const BlockId> blocks, const Access& access) = 0;
   // The block leaves the cache for another reason than SelectVictims. REQUIRES: tracked.
   virtual void Forget(BlockId block) = 0;
   // Picks exactly `count` evictable blocks, the first to go first, and forgets them. REQUIRES:
   // count <= stats().evictable.
-  [[nodiscard]] virtual std::vector<BlockId> SelectVictims(size_t count) = 0;
+  [[nodiscard]] virtual std::vector<BlockId> SelectVictims(size_t count, int64_t now_us) = 0;
+  // Called once a step, with time to spare of some hundred microseconds.
+  virtual void Tick(int64_t /*now_us*/) {}
+  [[nodiscard]] virtual HitScope hits() const { return HitScope::kGaps; }
   [[nodiscard]] virtual PolicyStats stats() const = 0;
+};
+
+// How policies whose scores change with time find their victims.
+enum class VictimSelection {
+  kAuto,   // the policy's own structure
+  kScan,   // one pass over all evictable blocks for every victim: O(count * evictable)
+  kBatch,  // all scores once, then the least `count` of them
 };
 
 struct PolicyOptions {
   std::string name = "lru";
   int32_t num_blocks = 0;  // ids are [0, num_blocks)
-  uint64_t seed = 0;       // of policies that draw random numbers
+  int32_t block_size_tokens = 16;
+  uint64_t seed = 0;  // of policies that draw random numbers
+  CostModel cost = CostModel::Default();
+  VictimSelection selection = VictimSelection::kAuto;
+  // Of the reuse curve min(exp(-alpha x), p exp(-r alpha (x - L))), alpha = -ln p / L.
+  double lifespan_s = 0;    // L; 0: learned while running
+  double reuse_prob = 0.5;  // p
+  double slope_ratio = 40;  // r
 };
 
 // Names MakeEvictionPolicy knows, for messages and --help.

@@ -16,15 +16,17 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheOptions& options) {
                options.num_blocks);
   }
   const int32_t size = options.block_size_tokens;
-  if (size != 16 && size != 32 && size != 64) {
-    return Err(ErrorCode::kInvalidInput, "block_size_tokens is %d: choose 16, 32 or 64", size);
+  if (size < 1) {
+    return Err(ErrorCode::kInvalidInput, "block_size_tokens is %d: at least 1", size);
   }
   if (options.num_blocks > std::numeric_limits<int32_t>::max() / size) {
     return Err(ErrorCode::kInvalidInput, "num_blocks is %d: at most %d blocks of %d tokens",
                options.num_blocks, std::numeric_limits<int32_t>::max() / size, size);
   }
-  KVIK_ASSIGN(auto policy, MakeEvictionPolicy(PolicyOptions{options.policy, options.num_blocks,
-                                                            options.policy_seed}));
+  PolicyOptions policy_options = options.policy;
+  policy_options.num_blocks = options.num_blocks;
+  policy_options.block_size_tokens = size;
+  KVIK_ASSIGN(auto policy, MakeEvictionPolicy(policy_options));
   return std::unique_ptr<KvCache>(new KvCache(options, std::move(policy)));
 }
 
@@ -36,6 +38,11 @@ KvCache::KvCache(const CacheOptions& options, std::unique_ptr<EvictionPolicy> po
       index_(numerics_),
       policy_(std::move(policy)) {}
 
+void KvCache::AdvanceTime(int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  policy_->Tick(now_us_);
+}
+
 AdmissionPlan KvCache::Plan(Sequence& sequence, int32_t need_tokens) const {
   KVIK_CHECK(!sequence.admitted_ && need_tokens >= sequence.num_tokens());
   AdmissionPlan plan;
@@ -46,6 +53,9 @@ AdmissionPlan KvCache::Plan(Sequence& sequence, int32_t need_tokens) const {
     plan.hits = index_.Lookup(sequence.chain_.keys().first(usable), sequence.min_quality_);
     if (DefectPlanted(Defect::kStaleSlot)) {
       KeepPinnable(plan.hits);
+    }
+    if (policy_->hits() == HitScope::kPrefix) {
+      KeepPrefix(plan.hits);
     }
   }
   plan.num_new_blocks = BlocksFor(need_tokens) - plan.hits.num_hits;
@@ -62,6 +72,14 @@ void KvCache::KeepPinnable(LookupResult& hits) const {
     hits.num_hits += block != kNoBlock ? 1 : 0;
   }
   hits.runs = FindRuns(hits.blocks);
+}
+
+// Drops every run but the one from position 0.
+void KvCache::KeepPrefix(LookupResult& hits) {
+  const bool prefix = !hits.runs.empty() && hits.runs.front().first_block == 0;
+  hits.num_hits = prefix ? hits.runs.front().num_blocks : 0;
+  std::fill(hits.blocks.begin() + hits.num_hits, hits.blocks.end(), kNoBlock);
+  hits.runs.resize(prefix ? 1 : 0);
 }
 
 int32_t KvCache::AvailableBlocks() const {
@@ -88,17 +106,25 @@ AdmitOutcome KvCache::Admit(Sequence& sequence, const AdmissionPlan& plan) {
   if (BlocksTaken(plan) > AvailableBlocks()) {
     return AdmitOutcome::kNoRoom;
   }
+  std::vector<BlockId> used;
   std::vector<BlockId> touched;
-  for (const BlockId block : plan.hits.blocks) {
+  std::vector<uint64_t> missed;
+  for (size_t i = 0; i < plan.hits.blocks.size(); ++i) {
+    const BlockId block = plan.hits.blocks[i];
     if (block == kNoBlock) {
+      missed.push_back(keys[i].Digest());
       continue;
     }
+    used.push_back(block);
     if (pool_.state(block) == BlockState::kCached) {
       touched.push_back(block);
     }
     pool_.Ref(block);
   }
-  policy_->Touch(touched);
+  const Access access{now_us_, sequence.facts_};
+  policy_->Hit(used, access);
+  policy_->Touch(touched, access);
+  policy_->Missed(missed, access);
   reserved_blocks_ += plan.num_new_blocks;
 
   sequence.admitted_ = true;
@@ -164,7 +190,7 @@ void KvCache::MakeRoom(int32_t blocks) {
   if (missing <= 0) {
     return;
   }
-  for (const BlockId victim : policy_->SelectVictims(static_cast<size_t>(missing))) {
+  for (const BlockId victim : policy_->SelectVictims(static_cast<size_t>(missing), now_us_)) {
     index_.Erase(victim);
     pool_.Free(victim);
     ++evictions_;
@@ -205,7 +231,7 @@ bool KvCache::Publish(const BlockKey& key, BlockId block, BlockQuality quality, 
     return false;
   }
   ++published_;
-  policy_->Track(TrackedBlock{block, first_pos});
+  policy_->Track(TrackedBlock{block, first_pos, key.content.Digest()});
   if (result.superseded && pool_.state(*result.superseded) == BlockState::kCached) {
     DropCached(*result.superseded);
   }
@@ -234,7 +260,7 @@ void KvCache::Release(Sequence& sequence) {
       }
     }
   }
-  policy_->Release(evictable);
+  policy_->Release(evictable, Access{now_us_, sequence.facts_});
   reserved_blocks_ -= sequence.reserved_blocks_;
 
   sequence.admitted_ = false;
@@ -261,7 +287,7 @@ std::optional<BlockId> KvCache::Import(const BlockKey& key, BlockQuality quality
     pool_.Free(block);
     return std::nullopt;
   }
-  policy_->Release(std::span(&block, 1));
+  policy_->Release(std::span(&block, 1), Access{now_us_, {}});
   return block;
 }
 

@@ -35,12 +35,11 @@ namespace kvik::kv {
 
 struct CacheOptions {
   int32_t num_blocks = 0;          // >= 1
-  int32_t block_size_tokens = 16;  // 16, 32 or 64
+  int32_t block_size_tokens = 16;  // >= 1
   bool prefix_caching = true;      // off: every block is freed when its sequence ends
   HashOptions hash;
   std::string numerics;  // Model::numerics_tag(): who computes this KV
-  std::string policy = "lru";
-  uint64_t policy_seed = 0;
+  PolicyOptions policy;  // num_blocks and block_size_tokens are taken from above
 };
 
 struct CacheStats {
@@ -72,9 +71,13 @@ class KvCache {
   // kInvalidInput names the option.
   static Result<std::unique_ptr<KvCache>> Create(const CacheOptions& options);
 
+  // What time it is now, for the policy; never backwards. Also gives it a moment for its own
+  // upkeep: call it once a step.
+  void AdvanceTime(int64_t now_us);
+
   // Looks up every full block of the sequence but the one that holds its last token, which is
-  // always computed. `need_tokens`: how many positions to plan room for, >= num_tokens().
-  // REQUIRES: not admitted.
+  // always computed. Under a policy of HitScope::kPrefix only the run from position 0 counts.
+  // `need_tokens`: how many positions to plan room for, >= num_tokens(). REQUIRES: not admitted.
   [[nodiscard]] AdmissionPlan Plan(Sequence& sequence, int32_t need_tokens) const;
   // Blocks that a plan takes out of free + cached - reserved: new ones, and hits nobody holds now.
   [[nodiscard]] int32_t BlocksTaken(const AdmissionPlan& plan) const;
@@ -107,6 +110,7 @@ class KvCache {
   int32_t Clear();
 
   [[nodiscard]] const CacheOptions& options() const { return options_; }
+  [[nodiscard]] const EvictionPolicy& policy() const { return *policy_; }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
   [[nodiscard]] CacheStats stats() const;
@@ -122,6 +126,7 @@ class KvCache {
  private:
   KvCache(const CacheOptions& options, std::unique_ptr<EvictionPolicy> policy);
   void KeepPinnable(LookupResult& hits) const;
+  static void KeepPrefix(LookupResult& hits);
   void MakeRoom(int32_t blocks);
   bool Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos);
   void DropCached(BlockId block);
@@ -132,6 +137,7 @@ class KvCache {
   BlockPool pool_;
   PrefixIndex index_;
   std::unique_ptr<EvictionPolicy> policy_;
+  int64_t now_us_ = 0;
   int32_t reserved_blocks_ = 0;
   int64_t published_ = 0;
   int64_t duplicates_ = 0;

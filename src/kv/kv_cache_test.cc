@@ -25,8 +25,8 @@ CacheOptions Options(int32_t num_blocks, const std::string& policy = "lru") {
   options.num_blocks = num_blocks;
   options.hash.model = "m";
   options.numerics = "test numerics";
-  options.policy = policy;
-  options.policy_seed = 3;
+  options.policy.name = policy;
+  options.policy.seed = 3;
   return options;
 }
 
@@ -80,12 +80,12 @@ TEST(KvCache, CreateNamesTheWrongOption) {
   CacheOptions options = Options(0);
   EXPECT_NE(KvCache::Create(options).error().message.find("num_blocks"), std::string::npos);
   options = Options(4);
-  options.block_size_tokens = 17;
+  options.block_size_tokens = 0;
   EXPECT_NE(KvCache::Create(options).error().message.find("block_size_tokens"), std::string::npos);
   options = Options(2'000'000'000);
   EXPECT_NE(KvCache::Create(options).error().message.find("num_blocks"), std::string::npos);
   options = Options(4);
-  options.policy = "none";
+  options.policy.name = "none";
   EXPECT_NE(KvCache::Create(options).error().message.find("lru, random"), std::string::npos);
 }
 
@@ -315,7 +315,7 @@ class LossyBlocks : public testing::Test {
  protected:
   // The key of block `index` of Prompt(num_tokens).
   BlockKey Key(size_t index, const char* numerics = "test numerics") {
-    HashChain chain({}, kBlock);
+    HashChain chain(ExtraKeys{}, kBlock);
     chain.Extend(BlockHasher(cache_->options().hash), Prompt(4 * kBlock + 1));
     return {chain.keys()[index], NumericsTag::FromDescription(numerics)};
   }

@@ -30,14 +30,14 @@ void LruPolicy::Track(const TrackedBlock& block) {
   ++stats_.tracked;
 }
 
-void LruPolicy::Touch(std::span<const BlockId> blocks) {
+void LruPolicy::Touch(std::span<const BlockId> blocks, const Access& /*access*/) {
   for (const BlockId block : blocks) {
     At(block, State::kEvictable).state = State::kHeld;
     Unlink(block);
   }
 }
 
-void LruPolicy::Release(std::span<const BlockId> blocks) {
+void LruPolicy::Release(std::span<const BlockId> blocks, const Access& /*access*/) {
   Node& end = nodes_.back();
   for (const BlockId block : blocks) {
     At(block, State::kHeld) = Node{end.prev, sentinel_, State::kEvictable};
@@ -58,7 +58,7 @@ void LruPolicy::Forget(BlockId block) {
   --stats_.tracked;
 }
 
-std::vector<BlockId> LruPolicy::SelectVictims(size_t count) {
+std::vector<BlockId> LruPolicy::SelectVictims(size_t count, int64_t /*now_us*/) {
   KVIK_CHECK(count <= static_cast<size_t>(stats_.evictable));
   std::vector<BlockId> victims;
   victims.reserve(count);

@@ -18,10 +18,10 @@ class LruPolicy final : public EvictionPolicy {
 
   [[nodiscard]] std::string_view name() const override { return "lru"; }
   void Track(const TrackedBlock& block) override;
-  void Touch(std::span<const BlockId> blocks) override;
-  void Release(std::span<const BlockId> blocks) override;
+  void Touch(std::span<const BlockId> blocks, const Access& access) override;
+  void Release(std::span<const BlockId> blocks, const Access& access) override;
   void Forget(BlockId block) override;
-  [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count) override;
+  [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count, int64_t now_us) override;
   [[nodiscard]] PolicyStats stats() const override { return stats_; }
 
  private:

@@ -25,13 +25,13 @@ void RandomPolicy::Remove(BlockId block, int32_t new_slot) {
   slot = new_slot;
 }
 
-void RandomPolicy::Touch(std::span<const BlockId> blocks) {
+void RandomPolicy::Touch(std::span<const BlockId> blocks, const Access& /*access*/) {
   for (const BlockId block : blocks) {
     Remove(block, kHeld);
   }
 }
 
-void RandomPolicy::Release(std::span<const BlockId> blocks) {
+void RandomPolicy::Release(std::span<const BlockId> blocks, const Access& /*access*/) {
   for (const BlockId block : blocks) {
     int32_t& slot = slot_.at(static_cast<size_t>(block));
     KVIK_CHECK(slot == kHeld, "block %d is not held", block);
@@ -51,7 +51,7 @@ void RandomPolicy::Forget(BlockId block) {
   --tracked_;
 }
 
-std::vector<BlockId> RandomPolicy::SelectVictims(size_t count) {
+std::vector<BlockId> RandomPolicy::SelectVictims(size_t count, int64_t /*now_us*/) {
   KVIK_CHECK(count <= evictable_.size());
   std::vector<BlockId> victims;
   victims.reserve(count);

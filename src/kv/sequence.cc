@@ -17,6 +17,14 @@ Sequence::Sequence(std::vector<TokenId> tokens, ExtraKeys extra, int32_t block_s
   KVIK_CHECK(!tokens_.empty());
 }
 
+Sequence::Sequence(std::vector<ContentKey> keys, int32_t num_tokens, int32_t block_size_tokens)
+    : tokens_(static_cast<size_t>(num_tokens)),
+      chain_(std::move(keys), block_size_tokens),
+      block_size_tokens_(block_size_tokens) {
+  KVIK_CHECK(num_tokens >= 1 &&
+             chain_.keys().size() == static_cast<size_t>(num_tokens / block_size_tokens));
+}
+
 int32_t Sequence::num_to_compute() const {
   return num_tokens() - next_pos_ - hits_ahead_ * block_size_tokens_;
 }

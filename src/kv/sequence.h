@@ -15,6 +15,7 @@
 #include "kv/block_hasher.h"
 #include "kv/block_key.h"
 #include "kv/prefix_index.h"
+#include "kv/request_facts.h"
 
 namespace kvik::kv {
 
@@ -31,6 +32,9 @@ class Sequence {
   // REQUIRES: `tokens` is not empty.
   Sequence(std::vector<TokenId> tokens, ExtraKeys extra, int32_t block_size_tokens,
            MinQuality min_quality = {});
+  // Of a trace that has the keys of the full blocks but not the tokens. REQUIRES: num_tokens >= 1,
+  // and keys for every full block.
+  Sequence(std::vector<ContentKey> keys, int32_t num_tokens, int32_t block_size_tokens);
 
   // A generated token; its KV is not computed yet.
   void Append(TokenId token) { tokens_.push_back(token); }
@@ -38,6 +42,9 @@ class Sequence {
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
   [[nodiscard]] const MinQuality& min_quality() const { return min_quality_; }
+  // What policies hear of the request. The caller keeps it true.
+  [[nodiscard]] RequestFacts& facts() { return facts_; }
+  [[nodiscard]] const RequestFacts& facts() const { return facts_; }
 
   // Whether KvCache::Admit gave it blocks and Release has not taken them.
   [[nodiscard]] bool admitted() const { return admitted_; }
@@ -68,6 +75,7 @@ class Sequence {
   HashChain chain_;
   int32_t block_size_tokens_;
   MinQuality min_quality_;
+  RequestFacts facts_;
   bool admitted_ = false;
   std::vector<BlockId> table_;
   std::vector<bool> hit_;  // [blocks looked up] pinned at admission, never written

@@ -15,7 +15,10 @@ struct Scheduler::Entry {
         priority(request.priority),
         prompt_tokens(static_cast<int32_t>(request.prompt.size())),
         max_new_tokens(request.max_new_tokens),
-        sequence(std::move(request.prompt), std::move(request.extra), block_size_tokens) {}
+        sequence(std::move(request.prompt), std::move(request.extra), block_size_tokens) {
+    sequence.facts().request = id;
+    sequence.facts().prompt_tokens = prompt_tokens;
+  }
 
   RequestId id;
   int32_t priority;
@@ -311,6 +314,7 @@ void Scheduler::Append(RequestId id, TokenId token) {
   Entry& entry = At(id);
   KVIK_CHECK(entry.sequence.num_to_compute() == 0 && entry.tokens_left() >= 1);
   entry.sequence.Append(token);
+  ++entry.sequence.facts().output_tokens;
 }
 
 bool Scheduler::Remove(RequestId id) {

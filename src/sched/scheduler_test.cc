@@ -55,7 +55,7 @@ class Harness {
     kv::CacheOptions cache_options;
     cache_options.num_blocks = num_blocks;
     cache_options.block_size_tokens = kBlock;
-    cache_options.policy = policy;
+    cache_options.policy.name = policy;
     cache_ = kv::KvCache::Create(cache_options).value();
     scheduler_ = std::make_unique<Scheduler>(options, *cache_);
   }

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// kv/request_facts.h: what an eviction policy may know of the request that uses blocks. A policy
+// never reads content.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace kvik::kv {
+
+struct RequestFacts {
+  uint64_t request = 0;  // unique while the process runs
+  uint64_t session = 0;  // 0: unknown
+  int32_t turn = 0;      // of the session, from 1; 0: unknown
+  int32_t prompt_tokens = 0;
+  int32_t output_tokens = 0;          // so far; final when the request releases its blocks
+  bool tool_call = false;             // its answer ends in a call of a tool: known at release
+  std::optional<bool> will_continue;  // the client's word whether the session goes on
+};
+
+// One use of blocks by a request.
+struct Access {
+  int64_t now_us = 0;
+  RequestFacts request;
+};
+
+}  // namespace kvik::kv
