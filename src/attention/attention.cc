@@ -65,6 +65,7 @@ struct Attention::Impl {
     pages.keys = arena + geometry.page_offset_bytes(layer, kv::KvPart::kKey, kv_head);
     pages.values = arena + geometry.page_offset_bytes(layer, kv::KvPart::kValue, kv_head);
     pages.block_stride_bytes = geometry.bytes_per_block();
+    pages.page_bytes = geometry.bytes_per_page();
     pages.block_table = segment.block_table;
     pages.block_size_shift = std::countr_zero(static_cast<uint32_t>(geometry.block_size_tokens));
     return pages;
@@ -129,7 +130,8 @@ Result<std::unique_ptr<Attention>> Attention::Create(Isa isa, ComputeType comput
     impl->write = impl->kernels->write_bf16;
   }
   impl->thread_scratch_bytes =
-      ScratchBytes(std::max(MaxTileTokens(shape) * shape.group(), kTileRows), shape.head_dim);
+      ScratchBytes(std::max({MaxTileTokens(shape) * shape.group(), kTileRows, shape.num_q_heads}),
+                   shape.head_dim);
   return std::unique_ptr<Attention>(new Attention(std::move(impl)));
 }
 
@@ -202,6 +204,7 @@ void Attention::Attend(const AttentionPlan& plan, int layer, std::span<const flo
     args.row_stride = row_stride;
     args.num_tokens = item.num_tokens;
     args.group = impl.shape.group();
+    args.num_kv_heads = item.num_kv_heads;
     args.head_dim = impl.shape.head_dim;
     args.first_pos = segment.first_pos + item.first_token;
     args.sliding_window = impl.shape.sliding_window;
@@ -227,7 +230,7 @@ void Attention::Attend(const AttentionPlan& plan, int layer, std::span<const flo
                            .row_stride = row_stride,
                            .num_spans = split.num_spans,
                            .num_tokens = item.num_tokens,
-                           .group = args.group,
+                           .group = args.group * args.num_kv_heads,
                            .head_dim = args.head_dim,
                            .scratch = scratch});
     }

@@ -395,6 +395,39 @@ TEST_P(AttentionTest, LongDecodeIsSplitAndEqualsPrefill) {
   }
 }
 
+TEST_P(AttentionTest, DecodesOfAllHeadsAtOnceEqualPrefill) {
+  for (const auto& [q_heads, kv_heads] : {std::pair(9, 3), std::pair(14, 2), std::pair(8, 8)}) {
+    const AttentionShape shape = Shape(q_heads, kv_heads, 64);
+    const int length = Length(kSpanTokens + 90);
+    const auto length_of = [&](size_t r) { return length - 31 * static_cast<int>(r); };
+    Rng rng(5);
+    std::vector<Request> requests;
+    Step prompts, decodes;
+    for (size_t r = 0; r < 5; ++r) {
+      const int tokens = length_of(r);
+      requests.push_back(RandomRequest(rng, shape, tokens));
+      prompts.push_back({r, 0, tokens});
+      decodes.push_back({r, tokens - 1, 1});
+    }
+    Runner prefill = MakeRunner(shape, 16, requests, 6);
+    prefill.Run(prompts);
+    Runner decode = MakeRunner(shape, 64, requests, 7, 1);
+    for (size_t r = 0; r < 5; ++r) {
+      decode.Cache({r, 0, length_of(r) - 1}, 0);
+    }
+    decode.Run(decodes);
+    EXPECT_TRUE(std::any_of(decode.plan().items().begin(), decode.plan().items().end(),
+                            [](const AttentionItem& item) { return item.num_kv_heads > 1; }));
+    for (size_t r = 0; r < 5; ++r) {
+      const std::ptrdiff_t last =
+          static_cast<std::ptrdiff_t>(length_of(r) - 1) * q_heads * shape.head_dim;
+      const std::vector<float> want(prefill.out(r).begin() + last, prefill.out(r).end());
+      const std::vector<float> got(decode.out(r).begin() + last, decode.out(r).end());
+      EXPECT_TRUE(SameBits(want, got)) << q_heads << "/" << kv_heads << " request " << r;
+    }
+  }
+}
+
 TEST_P(AttentionTest, SlidingWindowEqualsTheReference) {
   for (int window : {1, 5, 64, 100, 700}) {
     const AttentionShape shape = Shape(4, 2, 64, window);
@@ -562,7 +595,9 @@ TEST(AttentionPlan, ItemsCoverEveryRowHeadAndSpanOnce) {
         for (int span = item.first_span; span < item.end_span; ++span) {
           // An item may hold spans that only other rows of it see.
           if (span >= first / kSpanTokens && span <= pos / kSpanTokens) {
-            got.emplace_back(s.first_row + t, item.kv_head, span);
+            for (int head = 0; head < item.num_kv_heads; ++head) {
+              got.emplace_back(s.first_row + t, item.kv_head + head, span);
+            }
           }
         }
       }

@@ -17,6 +17,7 @@ struct KvPages {
   std::byte* keys = nullptr;    // the key page of block 0
   std::byte* values = nullptr;  // the value page of block 0
   size_t block_stride_bytes = 0;
+  size_t page_bytes = 0;  // of one kv head: the next one's page follows
   const BlockId* block_table = nullptr;
   int32_t block_size_shift = 4;  // log2 of the block size in tokens
 };
@@ -35,7 +36,10 @@ struct AttendArgs {
   float* states = nullptr;   // [end_span - first_span][rows] states; null: merge them and write out
   size_t row_stride = 0;     // floats between tokens in q and out
   int32_t num_tokens = 0;
-  int32_t group = 0;
+  int32_t group = 0;  // query heads of a kv head
+  // Of `pages` and the ones after it. More than one: REQUIRES num_tokens == 1, and a row is a query
+  // head of any of them.
+  int32_t num_kv_heads = 1;
   int32_t head_dim = 0;
   int32_t first_pos = 0;
   int32_t sliding_window = 0;

@@ -492,15 +492,17 @@ struct KernelSet {
 
   // Pointers to the keys and values of the tile at first_pos. Groups past last_pos have no block;
   // they read group 0, and what they give is masked.
-  KVIK_SIMD_INLINE void Locate(const AttendArgs& a, int first_pos, int last_pos, bool f32_pages,
-                               const std::byte* (&k)[kGroups], const std::byte* (&v)[kGroups]) {
+  KVIK_SIMD_INLINE void Locate(const AttendArgs& a, int head, int first_pos, int last_pos,
+                               bool f32_pages, const std::byte* (&k)[kGroups],
+                               const std::byte* (&v)[kGroups]) {
     const int32_t shift = a.pages.block_size_shift;
     const int32_t slot_mask = (1 << shift) - 1;
     const auto head_dim = static_cast<size_t>(a.head_dim);
     for (int g = 0; g < kGroups; ++g) {
       const int32_t pos = first_pos + (first_pos + 16 * g <= last_pos ? 16 * g : 0);
       const size_t block =
-          static_cast<size_t>(a.pages.block_table[pos >> shift]) * a.pages.block_stride_bytes;
+          static_cast<size_t>(a.pages.block_table[pos >> shift]) * a.pages.block_stride_bytes +
+          static_cast<size_t>(head) * a.pages.page_bytes;
       const auto slot = static_cast<size_t>(pos & slot_mask);
       k[g] = a.pages.keys + block + slot * 4;
       v[g] = a.pages.values + block + slot * head_dim * (f32_pages ? 4 : 2);
@@ -574,7 +576,8 @@ struct KernelSet {
   template <Operands kOp>
   static void LoadQueries(const AttendArgs& a, std::byte* q) {
     const F32 scale = V::Set1(a.scale);
-    const int columns = a.group * a.head_dim;  // of one token; rows follow each other
+    // Of one token; rows follow each other.
+    const int columns = a.num_kv_heads * a.group * a.head_dim;
     for (int t = 0; t < a.num_tokens; ++t) {
       const float* in = a.q + static_cast<size_t>(t) * a.row_stride;
       const size_t at = static_cast<size_t>(t) * static_cast<size_t>(columns);
@@ -594,7 +597,8 @@ struct KernelSet {
 
   template <Operands kOp>
   static void Attend(const AttendArgs& a) {
-    const int rows = a.num_tokens * a.group;
+    const int head_rows = a.num_tokens * a.group;
+    const int rows = head_rows * a.num_kv_heads;
     const auto head_dim = static_cast<size_t>(a.head_dim);
     const size_t tile_floats = static_cast<size_t>(rows) * head_dim;
     auto* next = reinterpret_cast<float*>(a.scratch);
@@ -618,19 +622,19 @@ struct KernelSet {
 
     LoadQueries<kOp>(a, q);
     for (int row = 0; row < rows; ++row) {
-      pos[row] = a.first_pos + row / a.group;
+      pos[row] = a.first_pos + row % head_rows / a.group;
       total_max[row] = kEmptyMax;
       total_sum[row] = 0.0F;
     }
     const int last_pos = a.first_pos + a.num_tokens - 1;
     const int first_key = a.sliding_window > 0 ? Max(0, a.first_pos - a.sliding_window + 1) : 0;
-    const int micro_tiles = (rows + kMaxRows - 1) / kMaxRows;
+    const int micro_tiles = (head_rows + kMaxRows - 1) / kMaxRows;  // of a kv head
     // Many rows read a tile often: worth widening it once. The sums are the same.
     const bool widen = kOp == Operands::kBf16AsF32 && micro_tiles > 2;
     const TileState state{q, value, weight, start, limit, pos, a.head_dim, a.sliding_window};
 
     for (int span = a.first_span; span < a.end_span; ++span) {
-      for (int m = 0; m < micro_tiles; ++m) {
+      for (int m = 0; m < micro_tiles * a.num_kv_heads; ++m) {
         fresh[m] = true;
       }
       for (int row = 0; row < rows; ++row) {
@@ -639,19 +643,25 @@ struct KernelSet {
       }
       const int begin = Max(span * kSpanTokens, first_key / kTileTokens * kTileTokens);
       const int end = Min((span + 1) * kSpanTokens, last_pos + 1);
-      for (int first = begin; first < end; first += kTileTokens) {
+      // Key tiles outside, kv heads inside: the pages of a block's heads follow each other, so
+      // memory is read in larger pieces.
+      for (int head = 0, first = begin; first < end;) {
         KeyTile tile;
         tile.first_pos = first;
         tile.k_stride = size_t{4} << a.pages.block_size_shift;
-        Locate(a, first, last_pos, kOp == Operands::kF32, tile.k, tile.v);
-        const int next_first = first + kTileTokens <= last_pos ? first + kTileTokens : first;
-        Locate(a, next_first, last_pos, kOp == Operands::kF32, tile.next_k, tile.next_v);
+        Locate(a, head, first, last_pos, kOp == Operands::kF32, tile.k, tile.v);
+        const bool last_head = head + 1 == a.num_kv_heads;
+        const int next_head = last_head ? 0 : head + 1;
+        const int next_first =
+            last_head && first + kTileTokens <= last_pos ? first + kTileTokens : first;
+        Locate(a, next_head, next_first, last_pos, kOp == Operands::kF32, tile.next_k, tile.next_v);
         if (widen) {
           Widen(a.head_dim, Min(kTileTokens, last_pos + 1 - first), tile, wide_k, wide_v);
         }
         bool prefetch = !widen;
-        for (int m = 0, row = 0; m < micro_tiles; ++m) {
-          const int n = (rows - row) / (micro_tiles - m);
+        const int head_end = (head + 1) * head_rows;
+        for (int i = 0, m = head * micro_tiles, row = head * head_rows; i < micro_tiles; ++i, ++m) {
+          const int n = (head_end - row) / (micro_tiles - i);
           const int low = pos[row];
           const int high = pos[row + n - 1];
           const int keys = Min(kTileTokens, high + 1 - first);
@@ -671,6 +681,8 @@ struct KernelSet {
           }
           row += n;
         }
+        head = next_head;
+        first += last_head ? kTileTokens : 0;
       }
       for (int row = 0; row < rows; ++row) {
         const float* row_value = value + static_cast<size_t>(row) * head_dim;
@@ -697,9 +709,10 @@ struct KernelSet {
     }
     if (a.states == nullptr) {
       for (int row = 0; row < rows; ++row) {
+        const int token_rows = a.num_kv_heads * a.group;
         WriteOut(a.head_dim, total + static_cast<size_t>(row) * head_dim, total_sum[row],
-                 a.out + static_cast<size_t>(row / a.group) * a.row_stride +
-                     static_cast<size_t>(row % a.group) * head_dim);
+                 a.out + static_cast<size_t>(row / token_rows) * a.row_stride +
+                     static_cast<size_t>(row % token_rows) * head_dim);
       }
     }
   }

@@ -117,6 +117,7 @@ void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegmen
       t += n;
     }
   }
+  JoinHeads(total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread));
 
   SortByCost(items_);
   const double ideal = static_cast<double>(total_cost) / num_threads;
@@ -132,6 +133,25 @@ void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegmen
   }
 }
 
+void AttentionPlan::JoinHeads(int64_t max_cost) {
+  std::vector<AttentionItem> items;
+  for (size_t i = 0; i < items_.size();) {
+    AttentionItem item = items_[i];
+    const int64_t cost = item.cost * shape_.num_kv_heads;
+    // As long as there is enough left to deal: whole tiles, or their spans.
+    if (item.num_tokens == 1 && cost / (item.end_span - item.first_span) <= max_cost) {
+      item.num_kv_heads = shape_.num_kv_heads;
+      item.cost = cost;
+      items.push_back(item);
+      i += static_cast<size_t>(shape_.num_kv_heads);
+    } else {
+      items.push_back(item);
+      ++i;
+    }
+  }
+  items_ = std::move(items);
+}
+
 void AttentionPlan::SplitLargeTiles(int64_t max_cost) {
   std::vector<AttentionItem> items;
   for (const AttentionItem& tile : items_) {
@@ -141,7 +161,7 @@ void AttentionPlan::SplitLargeTiles(int64_t max_cost) {
       continue;
     }
     const auto split = static_cast<int32_t>(splits_.size());
-    const int32_t rows = tile.num_tokens * shape_.group();
+    const int32_t rows = tile.num_tokens * shape_.group() * tile.num_kv_heads;
     splits_.push_back({tile.first_span, num_spans, rows, num_split_states_});
     num_split_states_ += static_cast<size_t>(num_spans) * static_cast<size_t>(rows);
     for (int32_t span = tile.first_span; span < tile.end_span; ++span) {

@@ -53,12 +53,14 @@ struct MsaSegment {
   const BlockId* block_table = nullptr;
 };
 
-// Query rows of one kv head against spans [first_span, end_span) of one request's keys.
+// Query rows of one kv head (or of one token and several kv heads) against spans [first_span,
+// end_span) of one request's keys.
 struct AttentionItem {
   int32_t segment = 0;
   int32_t first_token = 0;  // within the segment
   int32_t num_tokens = 0;
   int32_t kv_head = 0;
+  int32_t num_kv_heads = 1;  // from kv_head on
   int32_t first_span = 0;
   int32_t end_span = 0;
   // >= 0: the item is part of a query tile whose spans are computed by several items; index into
@@ -71,7 +73,7 @@ struct AttentionItem {
 struct AttentionSplit {
   int32_t first_span = 0;
   int32_t num_spans = 0;
-  int32_t rows = 0;        // num_tokens * group
+  int32_t rows = 0;        // num_tokens * group * kv heads
   size_t first_state = 0;  // of [num_spans][rows] states, in the executor's scratch
 };
 
@@ -101,6 +103,8 @@ class AttentionPlan {
   [[nodiscard]] int32_t num_rows() const { return num_rows_; }  // 1 + the largest row
 
  private:
+  // Makes one item of all kv heads of a decode whose spans cost no more than `max_cost`.
+  void JoinHeads(int64_t max_cost);
   // Replaces every tile above `max_cost` by its spans.
   void SplitLargeTiles(int64_t max_cost);
 
