@@ -22,6 +22,9 @@ constexpr int32_t kItemsPerThread = 4;  // a larger share than 1 / (threads * th
 // Splitting a tile costs about this share of it (states stored and merged), so less idle time than
 // that is left alone.
 constexpr double kSplitCost = 0.02;
+// Reading the pages of all kv heads of a block together saves a decode about this share; it may
+// leave threads idle for no more.
+constexpr double kJoinGain = 0.08;
 // Fetching keys and values costs about as much as computing with this many rows.
 constexpr int64_t kFetchRows = 8;
 // Positions after which a write item is cut. Even, so that no two items share a pair of tokens.
@@ -56,18 +59,45 @@ int64_t Deal(const std::vector<AttentionItem>& items, int num_threads,
 }
 
 // Deals items in order, to each thread as many as make about `ideal`: spans of one tile stay
-// together, and the kernel that ends one fetches the keys of the next.
-void DealInRuns(const std::vector<AttentionItem>& items, double ideal,
-                std::vector<std::vector<AttentionItem>>& hands) {
+// together, and the kernel that ends one fetches the keys of the next. Returns when the last one is
+// done.
+int64_t DealInRuns(const std::vector<AttentionItem>& items, double ideal,
+                   std::vector<std::vector<AttentionItem>>& hands) {
   for (std::vector<AttentionItem>& hand : hands) {
     hand.clear();
   }
   int64_t dealt = 0;
+  int64_t last = 0;
+  int64_t hand_begin = 0;
+  size_t hand = 0;
   for (const AttentionItem& item : items) {
     const double middle = static_cast<double>(dealt) + static_cast<double>(item.cost) / 2;
-    hands[std::min(hands.size() - 1, static_cast<size_t>(middle / ideal))].push_back(item);
+    const size_t to = std::min(hands.size() - 1, static_cast<size_t>(middle / ideal));
+    if (to != hand) {
+      hand = to;
+      hand_begin = dealt;
+    }
+    hands[to].push_back(item);
     dealt += item.cost;
+    last = std::max(last, dealt - hand_begin);
   }
+  return last;
+}
+
+// One item of all kv heads of every decode.
+std::vector<AttentionItem> JoinHeads(const std::vector<AttentionItem>& tiles,
+                                     const AttentionShape& shape) {
+  std::vector<AttentionItem> items;
+  for (size_t i = 0; i < tiles.size();) {
+    AttentionItem item = tiles[i];
+    if (item.num_tokens == 1) {
+      item.num_kv_heads = shape.num_kv_heads;
+      item.cost *= shape.num_kv_heads;
+    }
+    items.push_back(item);
+    i += static_cast<size_t>(item.num_kv_heads);
+  }
+  return items;
 }
 
 }  // namespace
@@ -117,13 +147,16 @@ void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegmen
       t += n;
     }
   }
-  JoinHeads(total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread));
 
-  SortByCost(items_);
+  // Joined decodes read memory best, but their spans are the largest items.
+  const std::vector<AttentionItem> tiles = std::move(items_);
   const double ideal = static_cast<double>(total_cost) / num_threads;
-  if (static_cast<double>(Deal(items_, num_threads, hands_)) > (1 + kSplitCost) * ideal) {
-    SplitLargeTiles(total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread));
-    DealInRuns(items_, ideal, hands_);
+  items_ = JoinHeads(tiles, shape);
+  const bool joined = items_.size() < tiles.size();
+  const int64_t last = Arrange(total_cost, num_threads);
+  if (joined && static_cast<double>(last) > (1 + kJoinGain) * ideal) {
+    items_ = tiles;
+    Arrange(total_cost, num_threads);
   }
   items_.clear();
   thread_ends_.clear();
@@ -133,23 +166,17 @@ void AttentionPlan::Build(const AttentionShape& shape, std::span<const MsaSegmen
   }
 }
 
-void AttentionPlan::JoinHeads(int64_t max_cost) {
-  std::vector<AttentionItem> items;
-  for (size_t i = 0; i < items_.size();) {
-    AttentionItem item = items_[i];
-    const int64_t cost = item.cost * shape_.num_kv_heads;
-    // As long as there is enough left to deal: whole tiles, or their spans.
-    if (item.num_tokens == 1 && cost / (item.end_span - item.first_span) <= max_cost) {
-      item.num_kv_heads = shape_.num_kv_heads;
-      item.cost = cost;
-      items.push_back(item);
-      i += static_cast<size_t>(shape_.num_kv_heads);
-    } else {
-      items.push_back(item);
-      ++i;
-    }
+int64_t AttentionPlan::Arrange(int64_t total_cost, int num_threads) {
+  splits_.clear();
+  num_split_states_ = 0;
+  const double ideal = static_cast<double>(total_cost) / num_threads;
+  SortByCost(items_);
+  const int64_t last = Deal(items_, num_threads, hands_);
+  if (static_cast<double>(last) <= (1 + kSplitCost) * ideal) {
+    return last;
   }
-  items_ = std::move(items);
+  SplitLargeTiles(total_cost / (static_cast<int64_t>(num_threads) * kItemsPerThread));
+  return DealInRuns(items_, ideal, hands_);
 }
 
 void AttentionPlan::SplitLargeTiles(int64_t max_cost) {
@@ -162,6 +189,10 @@ void AttentionPlan::SplitLargeTiles(int64_t max_cost) {
     }
     const auto split = static_cast<int32_t>(splits_.size());
     const int32_t rows = tile.num_tokens * shape_.group() * tile.num_kv_heads;
+    // All spans but the last are full, or nearly (sliding windows).
+    const MsaSegment& segment = segments_[static_cast<size_t>(tile.segment)];
+    const int32_t span_end = segment.first_pos + tile.first_token + tile.num_tokens;
+    const int64_t tile_keys = span_end - tile.first_span * kSpanTokens;
     splits_.push_back({tile.first_span, num_spans, rows, num_split_states_});
     num_split_states_ += static_cast<size_t>(num_spans) * static_cast<size_t>(rows);
     for (int32_t span = tile.first_span; span < tile.end_span; ++span) {
@@ -169,7 +200,8 @@ void AttentionPlan::SplitLargeTiles(int64_t max_cost) {
       part.first_span = span;
       part.end_span = span + 1;
       part.split = split;
-      part.cost = tile.cost / num_spans;
+      const int64_t keys = std::min(span_end, (span + 1) * kSpanTokens) - span * kSpanTokens;
+      part.cost = tile.cost * keys / tile_keys;
       items.push_back(part);
     }
   }

@@ -103,8 +103,8 @@ class AttentionPlan {
   [[nodiscard]] int32_t num_rows() const { return num_rows_; }  // 1 + the largest row
 
  private:
-  // Makes one item of all kv heads of a decode whose spans cost no more than `max_cost`.
-  void JoinHeads(int64_t max_cost);
+  // Sorts, splits and deals items_. Returns when the last thread is done.
+  int64_t Arrange(int64_t total_cost, int num_threads);
   // Replaces every tile above `max_cost` by its spans.
   void SplitLargeTiles(int64_t max_cost);
 
