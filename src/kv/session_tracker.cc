@@ -8,7 +8,7 @@
 namespace kvik::kv {
 namespace {
 
-constexpr size_t kEndWithinBlocks = 3;
+constexpr size_t kEndWithinBlocks = 2;
 constexpr size_t kMinBlocksToContinue = 2;
 
 }  // namespace

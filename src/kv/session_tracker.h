@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // kv/session_tracker.h: which session a request belongs to, when nobody says.
 //
-// A request continues the earlier one whose last full block lies within the last three blocks of
-// its own longest known prefix, if that earlier one had at least two blocks; else it opens a
-// session. (Within three: the text after an answer is often cut or rendered anew, so the next turn
-// leaves the old path a little before its end.) Of several earlier requests that ended in the same
-// block the latest counts.
+// A request continues the earlier one whose last full block is the last or the last but one of its
+// own longest known prefix, if that earlier one had at least two blocks; else it opens a session.
+// (The last but one: another turn of the session may have gone a block further.) Of several earlier
+// requests that ended in the same block the latest counts.
 //
 // Works on digests of chained block keys: equal digests mean equal prefixes. Memory is bounded:
 // blocks not seen for long are forgotten. Thread-compatible.

@@ -28,7 +28,7 @@ TEST(SessionTracker, ASharedHeadAloneIsNoSession) {
   EXPECT_EQ(tracker.Arrive(Blocks{1, 20, 21}), (SessionTurn{3, 1}));
 }
 
-TEST(SessionTracker, TheEndMayLieUpToThreeBlocksBack) {
+TEST(SessionTracker, TheEndMayBeTheLastKnownBlockButOne) {
   const auto turn_after = [](size_t shared_beyond_end) {
     SessionTracker tracker(1000);
     tracker.Arrive(Blocks{1, 2});
@@ -44,8 +44,8 @@ TEST(SessionTracker, TheEndMayLieUpToThreeBlocksBack) {
     return tracker.Arrive(branch).turn;
   };
   EXPECT_EQ(turn_after(0), 2);
-  EXPECT_EQ(turn_after(2), 2);
-  EXPECT_EQ(turn_after(3), 1);
+  EXPECT_EQ(turn_after(1), 2);
+  EXPECT_EQ(turn_after(2), 1);
 }
 
 TEST(SessionTracker, TheAnswerMovesTheEnd) {
