@@ -100,13 +100,21 @@ Result<void> Engine::Validate(const Request& request) const {
                static_cast<long long>(prompt_tokens), scheduler_.max_request_tokens(),
                options_.cache.num_blocks, options_.cache.block_size_tokens);
   }
-  for (const auto* tokens : {&request.prompt, &request.stop_token_ids}) {
+  const std::pair<const char*, const std::vector<TokenId>*> lists[] = {
+      {"prompt", &request.prompt},
+      {"stop token ids", &request.stop_token_ids},
+      {"forced tokens", &request.forced_tokens}};
+  for (const auto& [what, tokens] : lists) {
     for (const TokenId token : *tokens) {
       if (token < 0 || token >= limits_.vocab_size) {
-        return Err(ErrorCode::kInvalidInput, "token id %d in the %s is not in [0, %d)", token,
-                   tokens == &request.prompt ? "prompt" : "stop token ids", limits_.vocab_size);
+        return Err(ErrorCode::kInvalidInput, "token id %d in the %s is not in [0, %d)", token, what,
+                   limits_.vocab_size);
       }
     }
+  }
+  if (request.forced_tokens.size() > static_cast<size_t>(std::max(request.max_new_tokens, 0))) {
+    return Err(ErrorCode::kInvalidInput, "%zu forced tokens are more than max_new_tokens (%d)",
+               request.forced_tokens.size(), request.max_new_tokens);
   }
   if (request.max_new_tokens < 1) {
     return Err(ErrorCode::kInvalidInput, "max_new_tokens is %d: at least 1",
@@ -148,7 +156,8 @@ Result<void> Engine::Submit(RequestId id, Request request, OutputSink sink) {
   KVIK_TRY(scheduler_.Add(
       sched::SchedRequest{id, active->request.priority, std::move(active->request.prompt),
                           active->request.max_new_tokens,
-                          kv::ExtraKeys{active->request.adapter, active->request.cache_salt}}));
+                          kv::ExtraKeys{active->request.adapter, active->request.cache_salt},
+                          active->request.session, active->request.will_continue}));
   KVIK_CHECK(active_.emplace(id, std::move(active)).second);
   return {};
 }
@@ -255,9 +264,16 @@ void Engine::SampleTokens(const sched::StepPlan& plan, const model::LogitsView& 
 
 void Engine::SampleOne(Active& active, std::span<const float> logits) {
   Usage& usage = active.usage;
+  const std::vector<TokenId>& forced = active.request.forced_tokens;
+  const auto position = static_cast<size_t>(usage.completion_tokens);
   model::SampledToken sampled =
       sampler_.Sample(logits, active.request.sampling, active.penalties, active.Banned(),
                       active.seed, usage.completion_tokens);
+  if (position < forced.size()) {
+    sampled = active.request.sampling.num_logprobs < 0
+                  ? model::SampledToken{forced[position], 0.0F, {}}
+                  : sampler_.Score(logits, forced[position], active.request.sampling.num_logprobs);
+  }
   if (usage.completion_tokens == 0) {
     const sched::CacheHits& hits = scheduler_.cache_hits(active.id);
     usage.cached_tokens = hits.cached_tokens;

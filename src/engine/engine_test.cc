@@ -300,6 +300,36 @@ TEST_F(EngineTest, StopTokensAreHeldOffUntilMinNewTokens) {
   EXPECT_EQ(ignored.finish, FinishReason::kLength);
 }
 
+TEST_F(EngineTest, ForcedTokensReplaceSampledOnesAndWhatFollowsIsAsIfTheModelHadSaidThem) {
+  Start(64);
+  Rng rng(3);
+  Request request = Greedy(RandomPrompt(rng, 40), 9);
+  request.sampling.num_logprobs = 2;
+  request.forced_tokens = {5, 5, 90, 0, 17};
+  const RequestId id = Submit(request);
+  Run();
+  // The same text as a prompt, continued.
+  Request rest = Greedy(request.prompt, 4);
+  rest.prompt.insert(rest.prompt.end(), request.forced_tokens.begin(), request.forced_tokens.end());
+  rest.sampling.num_logprobs = 2;
+  const Received want = Solo(rest);
+  const Received& got = received_.at(id);
+  ASSERT_EQ(got.tokens.size(), 9U);
+  EXPECT_TRUE(
+      std::equal(request.forced_tokens.begin(), request.forced_tokens.end(), got.tokens.begin()));
+  EXPECT_TRUE(std::equal(want.tokens.begin(), want.tokens.end(), got.tokens.begin() + 5));
+  EXPECT_TRUE(std::equal(want.logprobs.begin(), want.logprobs.end(), got.logprobs.begin() + 5));
+  // Log-probabilities are the model's, of the forced token.
+  model::Sampler sampler(kVocab);
+  EXPECT_EQ(got.logprobs[0],
+            sampler.Score(FakeExecutor::ReferenceLogits(request.prompt, kVocab), 5, 2).logprob);
+
+  request.forced_tokens.assign(10, 1);
+  EXPECT_NE(engine_->Validate(request).error().message.find("forced"), std::string::npos);
+  request.forced_tokens = {kVocab};
+  EXPECT_NE(engine_->Validate(request).error().message.find("forced"), std::string::npos);
+}
+
 TEST_F(EngineTest, MaxNewTokensIsClippedToTheContextAndToThePool) {
   Rng rng(7);
   Start(60, [](EngineOptions& o) { o.max_model_len = 64; });

@@ -28,6 +28,12 @@ struct Request {
   int32_t priority = 0;    // lower runs first, as in vLLM
   std::string cache_salt;  // separates the cache between tenants; part of the block hash
   std::string adapter;     // reserved name space of adapters; part of the block hash
+  // The first generated tokens, whatever the model says: logits are computed as ever, then the
+  // token is overwritten. So runs with different caches do equal work. At most max_new_tokens.
+  std::vector<TokenId> forced_tokens;
+  // For the eviction policy. 0: the session is unknown.
+  uint64_t session = 0;
+  std::optional<bool> will_continue;  // whether the client says that the session goes on
 };
 
 enum class FinishReason {

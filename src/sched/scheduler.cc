@@ -18,6 +18,8 @@ struct Scheduler::Entry {
         sequence(std::move(request.prompt), std::move(request.extra), block_size_tokens) {
     sequence.facts().request = id;
     sequence.facts().prompt_tokens = prompt_tokens;
+    sequence.facts().session = request.session;
+    sequence.facts().will_continue = request.will_continue;
   }
 
   RequestId id;

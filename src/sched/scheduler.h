@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -66,6 +67,8 @@ struct SchedRequest {
   std::vector<TokenId> prompt;
   int32_t max_new_tokens = 1;
   kv::ExtraKeys extra;
+  uint64_t session = 0;  // kv::RequestFacts
+  std::optional<bool> will_continue = std::nullopt;
 };
 
 // The part of one request in a step.

@@ -53,6 +53,11 @@ std::optional<ApiError> CheckIds(const std::vector<std::vector<TokenId>>& prompt
       return NotAToken("stop_token_ids", id, vocab_size);
     }
   }
+  for (const TokenId id : params.forced_tokens) {
+    if (bad(id)) {
+      return NotAToken("kvik.forced_token_ids", id, vocab_size);
+    }
+  }
   for (const auto& [id, bias] : params.sampling.logit_bias) {
     if (bad(id)) {
       return NotAToken("logit_bias", id, vocab_size);
@@ -125,6 +130,9 @@ ApiResult<std::unique_ptr<Generation>> Generation::Start(EngineClient& engine,
       }
       request.priority = params.priority;
       request.cache_salt = params.cache_salt;
+      request.forced_tokens = params.forced_tokens;
+      request.session = params.session;
+      request.will_continue = params.will_continue;
       const int32_t max_new_tokens = request.max_new_tokens;
       const auto choice = static_cast<int32_t>(generation->running_.size());
       Result<engine::RequestId> id =

@@ -300,6 +300,61 @@ void ReadStreamOptions(Fields& fields, GenerationParams& params) {
   fields.Adopt(inner);
 }
 
+// A name or a number; never 0.
+uint64_t ReadSession(Fields& fields, const Json& session) {
+  constexpr size_t kMaxSessionBytes = 256;
+  if (const auto number = session.is_number() ? AsInteger(session) : std::nullopt) {
+    return ReadSession(fields, Json(std::to_string(*number)));
+  }
+  if (!session.is_string() || session.get_ref<const std::string&>().empty() ||
+      session.get_ref<const std::string&>().size() > kMaxSessionBytes) {
+    fields.Fail("session", "must be an integer or a string of 1 to " +
+                               std::to_string(kMaxSessionBytes) + " bytes, not " + Quote(session));
+    return 0;
+  }
+  uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a: names of sessions need no more
+  for (const char c : session.get_ref<const std::string&>()) {
+    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ULL;
+  }
+  return hash == 0 ? 1 : hash;
+}
+
+// Unlike elsewhere an unknown name is an error: nobody else has an object of this name.
+void ReadKvik(Fields& fields, GenerationParams& params) {
+  const Json* kvik = fields.Find("kvik");
+  if (kvik == nullptr) {
+    return;
+  }
+  if (!kvik->is_object()) {
+    fields.Fail("kvik", "must be an object, not " + Quote(*kvik));
+    return;
+  }
+  Fields inner(*kvik, "kvik.");
+  for (const auto& [name, value] : kvik->items()) {
+    if (name != "session" && name != "will_continue" && name != "forced_token_ids") {
+      inner.Fail(name.substr(0, 40),
+                 "is not known; known are session, will_continue and forced_token_ids");
+    }
+  }
+  if (const Json* session = inner.Find("session")) {
+    params.session = ReadSession(inner, *session);
+  }
+  if (inner.Find("will_continue") != nullptr) {
+    params.will_continue = inner.Bool("will_continue", false);
+  }
+  if (const Json* forced = inner.Find("forced_token_ids")) {
+    params.forced_tokens = inner.TokenIds("forced_token_ids", *forced);
+    const size_t count = params.forced_tokens.size();
+    if (params.max_tokens && count > static_cast<size_t>(*params.max_tokens)) {
+      inner.Fail("forced_token_ids",
+                 "has " + std::to_string(count) + " tokens, more than max_tokens");
+    } else if (!params.max_tokens && count > 0) {
+      params.max_tokens = static_cast<int32_t>(count);
+    }
+  }
+  fields.Adopt(inner);
+}
+
 GenerationParams ReadGenerationParams(Fields& fields) {
   constexpr int32_t kInt32Max = std::numeric_limits<int32_t>::max();
   GenerationParams params;
@@ -339,6 +394,7 @@ GenerationParams ReadGenerationParams(Fields& fields) {
   if (fields.Find("cache_salt") != nullptr && params.cache_salt.empty()) {
     fields.Fail("cache_salt", "must not be empty");
   }
+  ReadKvik(fields, params);
   for (const char* name :
        {"prompt_logprobs", "kv_transfer_params", "structured_outputs", "guided_json",
         "guided_regex", "guided_choice", "guided_grammar", "bad_words", "allowed_token_ids",

@@ -39,6 +39,10 @@ struct GenerationParams {
   bool continuous_usage_stats = false;  // the usage so far in every chunk
   int32_t priority = 0;
   std::string cache_salt;
+  // The "kvik" object: what only kvik understands.
+  uint64_t session = 0;                // of kvik.session; 0 = none
+  std::optional<bool> will_continue;   // kvik.will_continue
+  std::vector<TokenId> forced_tokens;  // kvik.forced_token_ids
 };
 
 // What a chat template renders; of chat completions and of /tokenize with messages.

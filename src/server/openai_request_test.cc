@@ -143,6 +143,38 @@ TEST(OpenAiRequest, NamesWhatItKnowsAndDoesNotDo) {
   EXPECT_EQ(ChatFault(Chat(R"("response_format":{"type":"text"},"tool_choice":"auto")")), "");
 }
 
+TEST(OpenAiRequest, ReadsTheKvikObject) {
+  const auto params = [](const std::string& fields) {
+    const auto result = ParseCompletionRequest("{\"prompt\":\"a\"," + fields + "}");
+    EXPECT_FALSE(Failed(result)) << fields;
+    return std::get<CompletionRequest>(result).params;
+  };
+  const GenerationParams all =
+      params(R"("kvik":{"session":"a","will_continue":false,"forced_token_ids":[3,1,2]})");
+  EXPECT_NE(all.session, 0U);
+  EXPECT_EQ(all.will_continue, false);
+  EXPECT_EQ(all.forced_tokens, (std::vector<TokenId>{3, 1, 2}));
+  EXPECT_EQ(all.max_tokens, 3);
+  EXPECT_EQ(params(R"("kvik":{"session":17})").session,
+            params(R"("kvik":{"session":"17"})").session);
+  EXPECT_NE(params(R"("kvik":{"session":"b"})").session, all.session);
+  const GenerationParams none = params(R"("kvik":{})");
+  EXPECT_EQ(none.session, 0U);
+  EXPECT_FALSE(none.will_continue.has_value());
+  EXPECT_TRUE(none.forced_tokens.empty());
+
+  const auto fault = [](const std::string& kvik) {
+    return CompletionFault("{\"prompt\":\"a\",\"max_tokens\":2,\"kvik\":" + kvik + "}");
+  };
+  EXPECT_EQ(fault("5"), "kvik");
+  EXPECT_EQ(fault(R"({"session":""})"), "kvik.session");
+  EXPECT_EQ(fault(R"({"session":1.5})"), "kvik.session");
+  EXPECT_EQ(fault(R"({"will_continue":1})"), "kvik.will_continue");
+  EXPECT_EQ(fault(R"({"forced_token_ids":[1,-2]})"), "kvik.forced_token_ids");
+  EXPECT_EQ(fault(R"({"forced_token_ids":[1,2,3]})"), "kvik.forced_token_ids");
+  EXPECT_EQ(fault(R"({"sesion":"a"})"), "kvik.sesion");
+}
+
 TEST(OpenAiRequest, RefusesMessagesThatAreNone) {
   EXPECT_EQ(ChatFault("{}"), "messages");
   EXPECT_EQ(ChatFault(R"({"messages":[]})"), "messages");
