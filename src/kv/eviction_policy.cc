@@ -2,8 +2,11 @@
 #include "kv/eviction_policy.h"
 
 #include <array>
+#include <cmath>
 
+#include "kv/asym_policy.h"
 #include "kv/lru_policy.h"
+#include "kv/pensieve_policy.h"
 #include "kv/random_policy.h"
 
 namespace kvik::kv {
@@ -22,6 +25,22 @@ constexpr std::array kPolicies = {
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<LruPolicy>(o.num_blocks);
                 }},
+    NamedPolicy{"asym",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<AsymPolicy>(o, kAsym);
+                }},
+    NamedPolicy{"asym-last",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<AsymPolicy>(o, kAsymLast);
+                }},
+    NamedPolicy{"max-score",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<AsymPolicy>(o, kMaxScore);
+                }},
+    NamedPolicy{"pensieve",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<PensievePolicy>(o);
+                }},
     NamedPolicy{"random",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<RandomPolicy>(o.num_blocks, o.seed);
@@ -36,11 +55,25 @@ constexpr auto kPolicyNames = [] {
   return names;
 }();
 
+Result<void> CheckReuseCurve(const PolicyOptions& o) {
+  if (!(o.lifespan_s >= 0 && std::isfinite(o.lifespan_s))) {
+    return Err(ErrorCode::kInvalidInput, "lifespan is %g s: 0 to learn it, or more", o.lifespan_s);
+  }
+  if (!(o.reuse_prob > 0 && o.reuse_prob < 1)) {
+    return Err(ErrorCode::kInvalidInput, "reuse probability is %g: between 0 and 1", o.reuse_prob);
+  }
+  if (!(o.slope_ratio > 1 && std::isfinite(o.slope_ratio))) {
+    return Err(ErrorCode::kInvalidInput, "slope ratio is %g: more than 1", o.slope_ratio);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::span<const std::string_view> EvictionPolicyNames() { return kPolicyNames; }
 
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(const PolicyOptions& options) {
+  KVIK_TRY(CheckReuseCurve(options));
   std::string known;
   for (const NamedPolicy& policy : kPolicies) {
     if (policy.name == options.name) {

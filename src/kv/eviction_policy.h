@@ -92,7 +92,7 @@ struct PolicyOptions {
 // Names MakeEvictionPolicy knows, for messages and --help.
 std::span<const std::string_view> EvictionPolicyNames();
 
-// kInvalidInput lists the known names.
+// kInvalidInput names the option that is out of range, or lists the known names.
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(const PolicyOptions& options);
 
 }  // namespace kvik::kv

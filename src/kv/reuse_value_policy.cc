@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/reuse_value_policy.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace kvik::kv {
+namespace {
+
+std::vector<ReuseCurve> FirstCurves(const PolicyOptions& options,
+                                    const ReuseStatistics& statistics) {
+  std::vector<ReuseCurve> curves;
+  for (const ReuseClass cls : {ReuseClass::kChat, ReuseClass::kTool}) {
+    curves.emplace_back(options.reuse_prob, options.slope_ratio, statistics.lifespan_s(cls));
+  }
+  return curves;
+}
+
+}  // namespace
+
+ReuseValuePolicy::ReuseValuePolicy(const PolicyOptions& options, bool all_uses)
+    : options_(options),
+      all_uses_(all_uses),
+      statistics_(options.lifespan_s, options.num_blocks),
+      index_(options.num_blocks, options.selection, FirstCurves(options, statistics_)),
+      blocks_(static_cast<size_t>(options.num_blocks)),
+      now_us_(std::numeric_limits<int64_t>::min()) {}
+
+ReuseValuePolicy::Block& ReuseValuePolicy::At(BlockId id) {
+  KVIK_CHECK(id >= 0 && static_cast<size_t>(id) < blocks_.size());
+  return blocks_[static_cast<size_t>(id)];
+}
+
+ReuseValuePolicy::Block& ReuseValuePolicy::At(BlockId id, State expected) {
+  Block& block = At(id);
+  KVIK_CHECK(block.state == expected, "block %d is in the wrong state for the policy", id);
+  return block;
+}
+
+int64_t ReuseValuePolicy::Now(int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  return now_us_;
+}
+
+void ReuseValuePolicy::Use(Block& block, int64_t now_us) {
+  if (all_uses_ && block.used) {
+    block.uses.Use(index_.curve(static_cast<int32_t>(block.release.cls)), now_us);
+  } else {
+    block.uses = DecayedUses::Once(now_us);
+  }
+  block.used = true;
+}
+
+void ReuseValuePolicy::Track(const TrackedBlock& tracked) {
+  Block& block = At(tracked.block, State::kUnknown);
+  block = Block{.state = State::kHeld, .first_pos = tracked.first_pos, .content = tracked.content};
+  ++stats_.tracked;
+}
+
+void ReuseValuePolicy::Hit(std::span<const BlockId> blocks, const Access& access) {
+  const int64_t now_us = Now(access.now_us);
+  // Blocks of one release come together: one sample for all of them.
+  const LastRelease* group = nullptr;
+  int64_t group_size = 0;
+  const auto sample = [&] {
+    if (group != nullptr) {
+      statistics_.Returned(*group, now_us, group_size);
+    }
+  };
+  for (const BlockId id : blocks) {
+    Block& block = At(id);
+    if (block.state == State::kHeld) {
+      Use(block, now_us);
+      continue;
+    }
+    KVIK_CHECK(block.state == State::kEvictable, "block %d is not tracked", id);
+    if (group == nullptr || group->time_us != block.release.time_us ||
+        group->cls != block.release.cls || block.release.awaits_return) {
+      sample();
+      group = &block.release;
+      group_size = 0;
+    }
+    ++group_size;
+  }
+  sample();
+}
+
+void ReuseValuePolicy::Missed(std::span<const uint64_t> contents, const Access& access) {
+  statistics_.Missed(contents, Now(access.now_us));
+}
+
+void ReuseValuePolicy::Touch(std::span<const BlockId> blocks, const Access& access) {
+  Now(access.now_us);
+  for (const BlockId id : blocks) {
+    Block& block = At(id, State::kEvictable);
+    RemoveEvictable(id);
+    block.state = State::kHeld;
+    block.release.awaits_return = false;
+  }
+  stats_.evictable -= static_cast<int64_t>(blocks.size());
+}
+
+void ReuseValuePolicy::Release(std::span<const BlockId> blocks, const Access& access) {
+  if (blocks.empty()) {
+    return;
+  }
+  const int64_t now_us = Now(access.now_us);
+  const ReuseClass cls = access.request.tool_call ? ReuseClass::kTool : ReuseClass::kChat;
+  const double ln_return_factor = statistics_.LnReturnFactor(cls);
+  for (const BlockId id : blocks) {
+    Block& block = At(id, State::kHeld);
+    Use(block, now_us);
+    block.state = State::kEvictable;
+    block.release = LastRelease{now_us, cls, id == blocks.front()};
+    block.ln_return_factor = ln_return_factor;
+  }
+  statistics_.Departed(cls);
+  AddEvictable(blocks);
+  stats_.evictable += static_cast<int64_t>(blocks.size());
+}
+
+void ReuseValuePolicy::Forget(BlockId id) {
+  Block& block = At(id);
+  KVIK_CHECK(block.state != State::kUnknown, "block %d is not tracked", id);
+  if (block.state == State::kEvictable) {
+    RemoveEvictable(id);
+    --stats_.evictable;
+  }
+  OnGone(id);
+  block.state = State::kUnknown;
+  --stats_.tracked;
+}
+
+std::vector<BlockId> ReuseValuePolicy::SelectVictims(size_t count, int64_t now_us) {
+  KVIK_CHECK(count <= static_cast<size_t>(stats_.evictable));
+  std::vector<BlockId> victims = PopVictims(count, Now(now_us));
+  KVIK_CHECK(victims.size() == count);
+  for (const BlockId id : victims) {
+    Block& block = At(id, State::kEvictable);
+    statistics_.Evicted(block.content, block.release);
+    block.state = State::kUnknown;
+  }
+  const auto gone = static_cast<int64_t>(count);
+  stats_.evictable -= gone;
+  stats_.tracked -= gone;
+  stats_.evicted += gone;
+  return victims;
+}
+
+void ReuseValuePolicy::Tick(int64_t now_us) {
+  if (statistics_.Tick(Now(now_us))) {
+    for (const ReuseClass cls : {ReuseClass::kChat, ReuseClass::kTool}) {
+      index_.SetLifespan(static_cast<int32_t>(cls), statistics_.lifespan_s(cls));
+    }
+  }
+  index_.Tick(now_us_);
+}
+
+}  // namespace kvik::kv
