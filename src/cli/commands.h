@@ -21,6 +21,7 @@ void AddBench(CLI::App& root, Action& action);
 void AddGenerate(CLI::App& root, Action& action);
 void AddInspect(CLI::App& root, Action& action);
 void AddPull(CLI::App& root, Action& action);
+void AddReplay(CLI::App& root, Action& action);
 void AddSelftest(CLI::App& root, Action& action);
 void AddServe(CLI::App& root, Action& action);
 

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   kvik::cli::AddInspect(root, action);
   kvik::cli::AddBench(root, action);
   kvik::cli::AddPull(root, action);
+  kvik::cli::AddReplay(root, action);
   kvik::cli::AddSelftest(root, action);
   try {
     root.parse(argc, argv);

@@ -10,7 +10,9 @@
 
 namespace kvik::kv {
 
-Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheOptions& options) {
+namespace {
+
+Result<void> CheckOptions(const CacheOptions& options) {
   if (options.num_blocks < 1) {
     return Err(ErrorCode::kInvalidInput, "num_blocks is %d: the cache needs at least one block",
                options.num_blocks);
@@ -23,10 +25,23 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheOptions& options) {
     return Err(ErrorCode::kInvalidInput, "num_blocks is %d: at most %d blocks of %d tokens",
                options.num_blocks, std::numeric_limits<int32_t>::max() / size, size);
   }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheOptions& options) {
+  KVIK_TRY(CheckOptions(options));  // a policy allocates by num_blocks
   PolicyOptions policy_options = options.policy;
   policy_options.num_blocks = options.num_blocks;
-  policy_options.block_size_tokens = size;
+  policy_options.block_size_tokens = options.block_size_tokens;
   KVIK_ASSIGN(auto policy, MakeEvictionPolicy(policy_options));
+  return Create(options, std::move(policy));
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheOptions& options,
+                                                 std::unique_ptr<EvictionPolicy> policy) {
+  KVIK_TRY(CheckOptions(options));
   return std::unique_ptr<KvCache>(new KvCache(options, std::move(policy)));
 }
 

@@ -70,6 +70,10 @@ class KvCache {
  public:
   // kInvalidInput names the option.
   static Result<std::unique_ptr<KvCache>> Create(const CacheOptions& options);
+  // With a policy made elsewhere, which knows the ids [0, options.num_blocks); options.policy is
+  // not looked at.
+  static Result<std::unique_ptr<KvCache>> Create(const CacheOptions& options,
+                                                 std::unique_ptr<EvictionPolicy> policy);
 
   // What time it is now, for the policy; never backwards. Also gives it a moment for its own
   // upkeep: call it once a step.

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/replay.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "workload/cost_presets.h"
+#include "workload/offline_policies.h"
+
+namespace kvik::cli {
+namespace {
+
+template <typename... Lists>
+std::string Join(const Lists&... lists) {
+  std::string text;
+  const auto add = [&text](const auto& list) {
+    for (const std::string_view name : list) {
+      text += (text.empty() ? "" : ", ") + std::string(name);
+    }
+  };
+  (add(lists), ...);
+  return text;
+}
+
+}  // namespace
+
+void AddReplay(CLI::App& root, Action& action) {
+  auto options = std::make_shared<app::ReplayCommand>();
+  CLI::App* command =
+      root.add_subcommand("replay", "a trace through the cache: what each eviction policy saves");
+  command->add_option("--trace", options->trace_path, "JSON lines, one request each")->required();
+  command
+      ->add_option("--policies", options->policies,
+                   "of " + Join(kv::EvictionPolicyNames(), workload::OfflinePolicyNames()))
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--cache-blocks", options->cache_blocks, "sizes of the cache to try")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 100000000))
+      ->required();
+  command
+      ->add_option("--cost", options->cost,
+                   "of prefill: " + Join(workload::CostPresetNames()) +
+                       ", or A,C in microseconds a token and a token x position")
+      ->capture_default_str();
+  command
+      ->add_option("--session-sample", options->session_sample, "keep one in so many conversations")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command
+      ->add_option("--select", options->policy.selection,
+                   "how victims are found: auto, scan (a pass for each), batch (a pass for all)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, kv::VictimSelection>{{"auto", kv::VictimSelection::kAuto},
+                                                     {"scan", kv::VictimSelection::kScan},
+                                                     {"batch", kv::VictimSelection::kBatch}}));
+  command
+      ->add_option("--lifespan", options->policy.lifespan_s,
+                   "seconds after which a block is given up; 0: learned")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  command->add_option("--reuse-prob", options->policy.reuse_prob, "at the lifespan")
+      ->check(CLI::Range(1e-6, 0.999999))
+      ->capture_default_str();
+  command->add_option("--slope-ratio", options->policy.slope_ratio, "of the curve beyond it")
+      ->check(CLI::Range(1.000001, 1e6))
+      ->capture_default_str();
+  command->add_option("--seed", options->policy.seed, "of policies that draw numbers")
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "one JSON object a line instead of a table");
+  command->add_flag_callback(
+      "--quiet", [options] { options->progress = Progress::Mode::kQuiet; }, "no progress");
+  command->callback(
+      [options, &action] { action = [options] { return app::RunReplay(*options); }; });
+}
+
+}  // namespace kvik::cli

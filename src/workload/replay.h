@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// workload/replay.h: a trace driven through the cache, to count what a policy saves.
+//
+// The cache is the engine's own (kv::KvCache); only the computing is left out. Requests come in
+// order of arrival and take no time, so a request pins its own blocks and no other's. The first
+// part of the trace fills the cache and is not counted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "kv/eviction_policy.h"
+#include "workload/trace.h"
+
+namespace kvik::workload {
+
+struct ReplayOptions {
+  kv::PolicyOptions policy;  // also an offline one; num_blocks and block size are set by Replay
+  int32_t cache_blocks = 0;  // for full blocks; one more holds the tail, which is never cached
+  double warmup_share = 0.1;
+  // Called with every request of the trace that is done; may be empty.
+  std::function<void(size_t)> progress;
+};
+
+// What one policy did with one trace and one size. Percentages are of the measured requests.
+struct ReplayCell {
+  std::string trace;
+  std::string policy;
+  int32_t cache_blocks = 0;
+  int64_t requests = 0;
+  double block_hit_pct = 0;    // cached blocks used, of full blocks
+  double prefix_hit_pct = 0;   // of which in the run from position 0
+  double request_hit_pct = 0;  // requests that used at least one
+  double miss_cost_pct = 0;    // what had to be computed, of computing everything, in time
+  double segments_mean = 0;    // cached runs of a request
+  double segments_p99 = 0;
+  double us_per_request = 0;  // of the cache's own work
+  int64_t evictions = 0;
+};
+
+// `clock` measures us_per_request only. kInvalidInput as kv::KvCache::Create and
+// kv::MakeEvictionPolicy. REQUIRES: sessions annotated, if the policy is to know of them.
+Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, const Clock& clock);
+
+}  // namespace kvik::workload

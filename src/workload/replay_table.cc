@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workload/replay_table.h"
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace kvik::workload {
+namespace {
+
+double Rounded(double value, double digits) { return std::round(value * digits) / digits; }
+
+}  // namespace
+
+std::string FormatCells(std::span<const ReplayCell> cells) {
+  char line[200];
+  std::snprintf(line, sizeof line, "%-16s %8s %9s %10s %9s %11s %8s %6s %8s\n", "policy", "blocks",
+                "miss cost", "block hit", "prefix", "request hit", "segments", "p99", "us/req");
+  std::string text = line;
+  for (const ReplayCell& cell : cells) {
+    std::snprintf(line, sizeof line,
+                  "%-16s %8d %8.1f%% %9.1f%% %8.1f%% %10.1f%% %8.2f %6.0f %8.1f\n",
+                  cell.policy.c_str(), cell.cache_blocks, cell.miss_cost_pct, cell.block_hit_pct,
+                  cell.prefix_hit_pct, cell.request_hit_pct, cell.segments_mean, cell.segments_p99,
+                  cell.us_per_request);
+    text += line;
+  }
+  return text;
+}
+
+std::string CellJson(const ReplayCell& cell) {
+  nlohmann::ordered_json json;
+  json["trace"] = cell.trace;
+  json["policy"] = cell.policy;
+  json["cache_blocks"] = cell.cache_blocks;
+  json["requests"] = cell.requests;
+  json["block_hit_pct"] = Rounded(cell.block_hit_pct, 1e3);
+  json["prefix_hit_pct"] = Rounded(cell.prefix_hit_pct, 1e3);
+  json["miss_cost_pct"] = Rounded(cell.miss_cost_pct, 1e3);
+  json["request_hit_pct"] = Rounded(cell.request_hit_pct, 1e3);
+  json["segments_mean"] = Rounded(cell.segments_mean, 1e4);
+  json["segments_p99"] = cell.segments_p99;
+  json["us_per_request"] = Rounded(cell.us_per_request, 1e2);
+  json["evictions"] = cell.evictions;
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace kvik::workload
