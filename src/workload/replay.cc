@@ -77,7 +77,7 @@ class Driver {
     const std::vector<kv::ResidentRun> hits =
         fits ? sequence.hit_runs() : std::vector<kv::ResidentRun>{};
     if (fits) {
-      const auto runs = sequence.NextRuns(std::numeric_limits<int32_t>::max());
+      const auto runs = sequence.NextRuns(sequence.num_tokens());
       cache_.Allocate(sequence, runs);
       cache_.Commit(sequence, runs);
       sequence.facts().output_tokens = request.output_tokens;

@@ -9,9 +9,8 @@
 namespace kvik::workload {
 
 // Fills in session and turn of every request. Sessions that the trace names are kept, their turns
-// counted; else by extension: a request goes on with the earlier one whose last full block is among
-// the last three blocks of the request's own longest known prefix (that earlier one having at least
-// two), and opens a session otherwise. Numbered from 0 in order of arrival.
+// counted; the others are found as kv::SessionTracker does, and numbered from 0 in order of
+// arrival.
 void AnnotateSessions(Trace& trace);
 
 // Keeps a `1/one_in` of the sessions, chosen by their numbers, and annotates again. REQUIRES:
