@@ -55,7 +55,9 @@ class Driver {
     for (const uint64_t block : request.blocks) {
       keys.push_back(KeyOf(block));
     }
-    kv::Sequence sequence(std::move(keys), request.input_tokens, trace_.block_size_tokens);
+    // Real traces hold empty requests; a sequence has at least a token.
+    kv::Sequence sequence(std::move(keys), std::max(request.input_tokens, 1),
+                          trace_.block_size_tokens);
     kv::RequestFacts& facts = sequence.facts();
     facts.request = index + 1;
     facts.session = static_cast<uint64_t>(request.session + 1);

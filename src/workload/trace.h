@@ -11,7 +11,7 @@ namespace kvik::workload {
 
 struct TraceRequest {
   int64_t arrival_us = 0;
-  int32_t input_tokens = 0;   // >= 1
+  int32_t input_tokens = 0;   // >= 0
   int32_t output_tokens = 0;  // >= 0
   // Content of each full block of the input, which names its whole prefix: equal ids at any place
   // mean equal tokens from position 0. Exactly input_tokens / block_size_tokens of them.

@@ -120,7 +120,7 @@ class Reader {
     KVIK_TRY(SetBlockSize(static_cast<int32_t>(size)));
     TraceRequest request;
     KVIK_ASSIGN(const int64_t millis, line.Integer("timestamp", 0, kMaxMillis));
-    KVIK_ASSIGN(const int64_t input, line.Integer("input_length", 1, kMaxTokens));
+    KVIK_ASSIGN(const int64_t input, line.Integer("input_length", 0, kMaxTokens));
     KVIK_ASSIGN(const int64_t output, line.Integer("output_length", 0, kMaxTokens));
     request.arrival_us = millis * 1000;
     request.input_tokens = static_cast<int32_t>(input);
@@ -148,7 +148,7 @@ class Reader {
     const auto tokens = [](std::string_view text) {
       return static_cast<int32_t>((text.size() + kTextBytesPerToken - 1) / kTextBytesPerToken);
     };
-    request.input_tokens = std::max(tokens(input), 1);
+    request.input_tokens = tokens(input);
     request.output_tokens = tokens(output);
     request.session = static_cast<int64_t>(
         sessions_.emplace(std::string(session), sessions_.size()).first->second);
