@@ -155,6 +155,17 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.policy.name = options.policy;
   engine_options.cache.policy.seed = options.seed;
   engine_options.scheduler = options.scheduler;
+  if (options.scheduler.tpot_slo_us > 0) {
+    const kv::CostModel cost = MachineCostModel(*runtime->executor, clock,
+                                                {.source = options.cost_source,
+                                                 .folder = DefaultCostFolder(),
+                                                 .numerics = runtime->model->numerics_tag(),
+                                                 .threads = runtime->pool->num_threads(),
+                                                 .num_blocks = runtime->memory.num_blocks,
+                                                 .block_size_tokens = options.block_size_tokens});
+    engine_options.scheduler.cost = cost;
+    engine_options.cache.policy.cost = cost;
+  }
   engine_options.max_model_len = model_options.max_context_tokens;
   engine_options.seed = options.seed;
   KVIK_ASSIGN(runtime->engine, engine::Engine::Create(engine_options, *runtime->executor, clock));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "app/machine_cost.h"
 #include "base/clock.h"
 #include "base/isa.h"
 #include "base/result.h"
@@ -35,6 +36,8 @@ struct RuntimeOptions {
   sched::SchedulerOptions scheduler;
   bool prefix_caching = true;
   std::string policy = "lru";
+  // Where costs come from when something needs them (scheduler.tpot_slo_us).
+  CostSource cost_source = CostSource::kAuto;
   uint64_t seed = 0;  // of requests without one, and of the policy
   kv::HashAlgorithm hash = kv::HashAlgorithm::kXxh3;
   std::string chat_template_path;  // empty = the model's

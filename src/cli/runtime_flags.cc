@@ -111,6 +111,22 @@ void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options) {
                   "decodes beyond which prefill chunks shrink")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  command
+      .add_option_function<double>(
+          "--tpot-slo-ms",
+          [&scheduler](double ms) { scheduler.tpot_slo_us = static_cast<int64_t>(ms * 1000); },
+          "beside decodes, prefill the largest chunk whose step is predicted to take no longer "
+          "(default: chunk sizes as above)")
+      ->type_name("MS")
+      ->check(CLI::Range(0.001, 1e9));
+  AddChoice<app::CostSource>(command, "--cost-model",
+                             {{"auto", app::CostSource::kAuto},
+                              {"measure", app::CostSource::kMeasure},
+                              {"default", app::CostSource::kDefault}},
+                             "auto",
+                             "what computing a token costs here, for --tpot-slo-ms: auto measures "
+                             "once (half a minute at most) and keeps the result",
+                             [&options](app::CostSource source) { options.cost_source = source; });
   std::vector<std::string> policies;
   for (const std::string_view name : kv::EvictionPolicyNames()) {
     policies.emplace_back(name);

@@ -64,6 +64,10 @@ Result<void> ValidateSchedulerOptions(const SchedulerOptions& options) {
     return Err(ErrorCode::kInvalidInput, "reserve_new_tokens is %d: at least 0",
                options.reserve_new_tokens);
   }
+  if (options.tpot_slo_us < 0) {
+    return Err(ErrorCode::kInvalidInput, "tpot_slo_us is %lld: at least 0",
+               static_cast<long long>(options.tpot_slo_us));
+  }
   return {};
 }
 
@@ -213,7 +217,12 @@ void Scheduler::AddPrefill(StepPlan& plan, int32_t& budget_tokens) {
   for (const Entry* entry : running_) {
     if (budget_tokens > 0 && entry->sequence.num_to_compute() > 1) {
       const int32_t before = plan.num_tokens;
-      AddChunk(plan, *entry, std::min(options_.chunk_max, budget_tokens));
+      const int32_t tokens = FitToSlo(plan, *entry, std::min(options_.chunk_max, budget_tokens));
+      if (tokens == 0) {
+        budget_tokens = 0;  // the least important ones wait
+        return;
+      }
+      AddChunk(plan, *entry, tokens);
       budget_tokens -= plan.num_tokens - before;
     }
   }
@@ -247,9 +256,40 @@ void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget_tokens) {
     plan.admitted.push_back(entry.id);
     CountHits(entry);
     const int32_t before = plan.num_tokens;
-    AddChunk(plan, entry, std::min(options_.chunk_max, budget_tokens));
+    const int32_t tokens = FitToSlo(plan, entry, std::min(options_.chunk_max, budget_tokens));
+    if (tokens == 0) {
+      budget_tokens = 0;  // it begins with the next step
+      continue;
+    }
+    AddChunk(plan, entry, tokens);
     budget_tokens -= plan.num_tokens - before;
   }
+}
+
+// The most of `tokens` with which the step is predicted to meet the SLO; 0: not even a few, and
+// the step has prefill already.
+int32_t Scheduler::FitToSlo(const StepPlan& plan, const Entry& entry, int32_t tokens) const {
+  if (options_.tpot_slo_us == 0 || plan.num_decodes == 0) {
+    return tokens;
+  }
+  const auto fits = [&](int32_t count) {
+    kv::StepFeatures features = plan.features;
+    for (const kv::TokenRun& run : entry.sequence.NextRuns(count)) {
+      features.AddSegment(run.first_pos, run.num_tokens);
+    }
+    return options_.cost.StepUs(features) <= static_cast<double>(options_.tpot_slo_us);
+  };
+  const int32_t least = std::min(kMinChunkTokens, tokens);
+  if (!fits(least)) {
+    return plan.num_tokens == plan.num_decodes ? least : 0;
+  }
+  int32_t low = least;  // fits
+  int32_t high = tokens + 1;
+  while (high - low > 1) {
+    const int32_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
 }
 
 void Scheduler::AddChunk(StepPlan& plan, const Entry& entry, int32_t budget_tokens) const {
@@ -261,6 +301,13 @@ void Scheduler::AddChunk(StepPlan& plan, const Entry& entry, int32_t budget_toke
     scheduled.num_tokens += run.num_tokens;
   }
   scheduled.last_token = scheduled.runs.back().end_pos() == entry.sequence.num_tokens();
+  if (scheduled.last_token && scheduled.num_tokens == 1) {
+    plan.features.AddDecode(entry.sequence.num_tokens());
+  } else {
+    for (const kv::TokenRun& run : scheduled.runs) {
+      plan.features.AddSegment(run.first_pos, run.num_tokens);
+    }
+  }
   plan.num_tokens += scheduled.num_tokens;
   plan.requests.push_back(std::move(scheduled));
 }

@@ -34,6 +34,7 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "kv/cost_model.h"
 #include "kv/kv_cache.h"
 #include "kv/sequence.h"
 
@@ -53,7 +54,14 @@ struct SchedulerOptions {
   // Of the tokens a request may still generate, how many admission reserves room for. Less than
   // all = overcommit: more requests run, some may be preempted.
   int32_t reserve_new_tokens = std::numeric_limits<int32_t>::max();
+  // > 0: beside decodes, prefill takes the largest chunk whose step is predicted to last no longer
+  // than this (and chunk_max and the budget above allow); when decodes alone last longer, it still
+  // takes kMinChunkTokens, so that every step makes progress.
+  int64_t tpot_slo_us = 0;
+  kv::CostModel cost = kv::CostModel::Default();  // for the prediction
 };
+
+constexpr int32_t kMinChunkTokens = 16;
 
 // kInvalidInput names the option.
 Result<void> ValidateSchedulerOptions(const SchedulerOptions& options);
@@ -92,6 +100,7 @@ struct StepPlan {
   std::vector<ScheduledRequest> requests;  // decodes first, then prefill chunks
   int32_t num_tokens = 0;
   int32_t num_decodes = 0;
+  kv::StepFeatures features;         // what the cost model says of the step
   std::vector<RequestId> admitted;   // this step, resumed ones included
   std::vector<RequestId> preempted;  // this step
   WaitReason wait_reason = WaitReason::kNone;
@@ -163,6 +172,7 @@ class Scheduler {
   void AddPrefill(StepPlan& plan, int32_t& budget_tokens);
   void AdmitWaiting(StepPlan& plan, int32_t& budget_tokens);
   void AddChunk(StepPlan& plan, const Entry& entry, int32_t budget_tokens) const;
+  int32_t FitToSlo(const StepPlan& plan, const Entry& entry, int32_t tokens) const;
   void CountHits(Entry& entry);
   void Preempt(Entry& entry, StepPlan& plan);
 

@@ -237,6 +237,68 @@ TEST(Scheduler, DecodesComeFirstAndPrefillFillsTheRest) {
   h.ExpectSoloOutputs();
 }
 
+// Per step 500 us, a token 100 us, a decode 300 us, and a little for positions.
+SchedulerOptions WithSlo(int64_t tpot_slo_us) {
+  SchedulerOptions options;
+  options.tpot_slo_us = tpot_slo_us;
+  options.cost = {.step_us = 500, .token_us = 100, .square_us = 0.01, .decode_us = 300};
+  return options;
+}
+
+TEST(Scheduler, TheSloBoundsPrefillBesideDecodesAndTakesAllItAllows) {
+  const SchedulerOptions options = WithSlo(20'000);
+  Harness h(400, options);
+  Rng rng(1);
+  h.Add(RandomPrompt(rng, 30), 60);
+  h.Step();  // from now on it decodes
+  h.Add(RandomPrompt(rng, 900), 3);
+  h.Add(RandomPrompt(rng, 500), 3);
+  int mixed = 0;
+  while (h.scheduler().HasWork()) {
+    const StepPlan plan = h.Step();
+    const int32_t prefill = plan.num_tokens - plan.num_decodes;
+    if (plan.num_decodes == 0 || prefill == 0) {
+      continue;
+    }
+    ++mixed;
+    const double step_us = options.cost.StepUs(plan.features);
+    EXPECT_LE(step_us, 20'000);
+    const ScheduledRequest& last = plan.requests.back();
+    if (!last.last_token) {  // one token more would have been too many
+      kv::StepFeatures more = plan.features;
+      more.AddSegment(last.runs.back().end_pos(), 1);
+      EXPECT_GT(options.cost.StepUs(more) - options.cost.segment_us, 20'000);
+    }
+  }
+  EXPECT_GT(mixed, 5);
+  h.ExpectSoloOutputs();
+}
+
+TEST(Scheduler, AnSloThatDecodesAloneBreakStillMakesProgress) {
+  Harness h(400, WithSlo(700));
+  Rng rng(2);
+  for (int i = 0; i < 4; ++i) {
+    h.Add(RandomPrompt(rng, 20), 100);
+  }
+  h.Step();
+  const RequestId late = h.Add(RandomPrompt(rng, 200), 2);
+  int32_t most = 0;
+  while (!h.IsDone(late)) {
+    const StepPlan plan = h.Step();
+    most = std::max(most, plan.num_tokens - plan.num_decodes);
+  }
+  EXPECT_EQ(most, kMinChunkTokens);
+  h.RunToEnd();
+  h.ExpectSoloOutputs();
+}
+
+TEST(Scheduler, WithoutDecodesTheSloDoesNotMatter) {
+  Harness h(400, WithSlo(700));
+  Rng rng(3);
+  h.Add(RandomPrompt(rng, 512), 1);
+  EXPECT_EQ(h.Step().num_tokens, 512);
+}
+
 TEST(Scheduler, CachedTokensBetweenTheRunsOfAChunkCostNoBudget) {
   Rng rng(2);
   SchedulerOptions options;

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/machine_cost.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "app/version.h"
+#include "base/json_parse.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "engine/cost_calibration.h"
+
+namespace kvik::app {
+namespace {
+
+using Json = nlohmann::json;
+constexpr int kFormat = 1;
+
+constexpr std::pair<const char*, double kv::CostModel::*> kCoefficients[] = {
+    {"step_us", &kv::CostModel::step_us},
+    {"token_us", &kv::CostModel::token_us},
+    {"cached_token_us", &kv::CostModel::cached_token_us},
+    {"segment_us", &kv::CostModel::segment_us},
+    {"square_us", &kv::CostModel::square_us},
+    {"decode_us", &kv::CostModel::decode_us},
+    {"decode_kv_token_us", &kv::CostModel::decode_kv_token_us}};
+
+std::string CpuName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) {
+      return line.substr(line.find(':') + 1);
+    }
+  }
+  return "unknown";
+}
+
+// Everything that a measurement depends on, spelled out: part of the file, and its name by hash.
+std::string KeyOf(const MachineCostOptions& options) {
+  return options.numerics + "; " + CpuName() + "; " + std::to_string(options.threads) +
+         " threads; blocks of " + std::to_string(options.block_size_tokens) + "; kvik " + kVersion;
+}
+
+std::string PathOf(const MachineCostOptions& options, const std::string& key) {
+  uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
+  for (const char c : key) {
+    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ULL;
+  }
+  char name[32];
+  std::snprintf(name, sizeof(name), "%016llx.json", static_cast<unsigned long long>(hash));
+  return options.folder + "/" + name;
+}
+
+std::optional<kv::CostModel> Load(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  if (!file) {
+    return std::nullopt;
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  const Result<Json> json =
+      ParseJson<Json>(text.str(), {.max_bytes = size_t{1} << 16, .max_nesting = 4});
+  if (!json || !json->is_object() || json->value("format", Json()) != kFormat ||
+      json->value("key", Json()) != key || !json->contains("model") ||
+      !(*json)["model"].is_object()) {
+    LogWarning("%s is not a cost model of this version: measuring again", path.c_str());
+    return std::nullopt;
+  }
+  kv::CostModel model;
+  for (const auto& [name, member] : kCoefficients) {
+    const Json value = (*json)["model"].value(name, Json());
+    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0) {
+      LogWarning("%s: \"%s\" is not a cost: measuring again", path.c_str(), name);
+      return std::nullopt;
+    }
+    model.*member = value.get<double>();
+  }
+  if (!(model.a_us() > 0) || !(model.square_us > 0)) {
+    LogWarning("%s: costs of tokens and positions must be above 0: measuring again", path.c_str());
+    return std::nullopt;
+  }
+  return model;
+}
+
+void Save(const std::string& path, const std::string& key, const kv::CostFit& fit) {
+  Json json;
+  json["format"] = kFormat;
+  json["key"] = key;
+  json["r_squared"] = fit.r_squared;
+  for (const auto& [name, member] : kCoefficients) {
+    json["model"][name] = fit.model.*member;
+  }
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  const std::string part = path + ".part";
+  {
+    std::ofstream file(part, std::ios::trunc);
+    file << json.dump(2) << "\n";
+    file.close();
+    if (!file) {
+      LogWarning("cannot write %s: the cost model will be measured again at the next start",
+                 part.c_str());
+      return;
+    }
+  }
+  std::filesystem::rename(part, path, error);
+  if (error) {
+    LogWarning("cannot write %s: %s", path.c_str(), error.message().c_str());
+  }
+}
+
+}  // namespace
+
+std::string DefaultCostFolder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != 0) {
+    return std::string(cache) + "/kvik/costs";
+  }
+  const char* home = std::getenv("HOME");
+  return std::string(home == nullptr || *home == 0 ? "." : home) + "/.cache/kvik/costs";
+}
+
+kv::CostModel MachineCostModel(engine::Executor& executor, const Clock& clock,
+                               const MachineCostOptions& options) {
+  if (options.source == CostSource::kDefault) {
+    return kv::CostModel::Default();
+  }
+  const std::string key = KeyOf(options);
+  const std::string path = PathOf(options, key);
+  if (options.source == CostSource::kAuto) {
+    if (const std::optional<kv::CostModel> kept = Load(path, key)) {
+      return *kept;
+    }
+  }
+  std::optional<Progress> progress;
+  engine::CalibrationOptions calibration;
+  calibration.num_blocks = options.num_blocks;
+  calibration.block_size_tokens = options.block_size_tokens;
+  calibration.progress = [&](uint64_t done, uint64_t total) {
+    if (!progress) {
+      progress.emplace(
+          clock, Progress::Options{.label = "measuring what tokens cost here", .total = total});
+    }
+    progress->Update(done);
+  };
+  const Result<kv::CostFit> fit = engine::CalibrateCost(executor, clock, calibration);
+  progress.reset();
+  if (!fit) {
+    LogWarning(
+        "no cost model of this machine (%s): blocks are weighed with typical costs; "
+        "--cost-model measure tries again",
+        fit.error().message.c_str());
+    return kv::CostModel::Default();
+  }
+  LogInfo("cost model: %.1f us a token, %.4f us a token and position; R^2 %.4f", fit->model.a_us(),
+          fit->model.c_us(), fit->r_squared);
+  Save(path, key, *fit);
+  return fit->model;
+}
+
+}  // namespace kvik::app
