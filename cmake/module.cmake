@@ -57,8 +57,9 @@ function(kvik_module name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE kvik::${name} ${M_PRIVATE} ${M_TEST_LINK}
                                                GTest::gmock GTest::gtest_main)
-    gtest_discover_tests(${name}_test PROPERTIES LABELS unit TIMEOUT 600
-                         DISCOVERY_TIMEOUT 60)
+    gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60
+                         PROPERTIES LABELS unit TIMEOUT 600
+                                    ENVIRONMENT ${KVIK_TEST_ENVIRONMENT})
   endif()
   foreach(bench ${benches})
     get_filename_component(bench_name ${bench} NAME_WE)

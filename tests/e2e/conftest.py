@@ -34,6 +34,13 @@ def check_ended_well(code, stderr, expected=None):
     assert "Sanitizer" not in stderr and "runtime error:" not in stderr, stderr
 
 
+def wait_until(condition, what):
+    """A state that never comes is a failure, not a hang."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, f"still waiting that {what}"
+
+
 class Server:
     """A running `kvik serve`; its arguments come after the defaults and win."""
 
@@ -90,11 +97,15 @@ class Server:
                 total += float(match[3])
         return total
 
+    def blocks(self):
+        """KV blocks by state, all of one moment."""
+        text = self.request("GET", "/metrics")[1]
+        return {state: int(n) for state, n in re.findall(r'kvik:kv_blocks\{.*state="(\w+)".*\} (\d+)', text)}
+
     def wait_idle(self):
-        """Until no request runs or waits. A state that never comes is a failure, not a hang."""
-        deadline = time.monotonic() + 60
-        while self.metric("vllm:num_requests_running") or self.metric("vllm:num_requests_waiting"):
-            assert time.monotonic() < deadline, "requests are still there"
+        """Until no request runs or waits."""
+        wait_until(lambda: not self.metric("vllm:num_requests_running") and
+                   not self.metric("vllm:num_requests_waiting"), "requests end")
 
     def complete(self, prompt, max_tokens=16, **extra):
         """A greedy completion."""
