@@ -15,7 +15,7 @@ help:
 	@echo 'make demo         install, build, fetch a model, chat, replay a load with gaps in the cache'
 	@echo 'make test         every test that runs in CI time, then test-golden'
 	@echo 'make test-golden  compare with reference values (KVIK_GOLDEN=folder KVIK_MODELS=folder)'
-	@echo 'make test-all     also the slow tests, asan+ubsan, tsan, planted defects and a minute of fuzzing'
+	@echo 'make test-all     also asan+ubsan, tsan, -Werror on both compilers, planted defects and a minute of fuzzing'
 	@echo 'make bench        speed against the measured limits of this machine'
 	@echo 'make bench-peers  speed against llama.cpp and vLLM (PEER_PYTHON=python VLLM_PYTHON=python)'
 	@echo 'make lint         clang-format and clang-tidy (all=1: every file, not only changed ones)'
@@ -39,7 +39,7 @@ demo: setup
 
 test: setup
 	$(MAKE) tests
-	$(CTEST) --no-tests=error --test-dir build -LE 'slow|golden'
+	$(CTEST) --no-tests=error --test-dir build -LE golden
 	$(MAKE) test-golden
 
 test-golden: tests
@@ -48,9 +48,8 @@ test-golden: tests
 test-all: setup
 	scripts/setup.sh clang
 	$(MAKE) test
-	$(CTEST) --test-dir build -L slow
-	cmake --preset asan && ninja -C build-asan && $(CTEST) --no-tests=error --test-dir build-asan -LE 'slow|golden|repo'
-	cmake --preset tsan && ninja -C build-tsan && $(CTEST) --no-tests=error --test-dir build-tsan -LE 'slow|golden|repo'
+	cmake --preset asan && ninja -C build-asan && $(CTEST) --no-tests=error --test-dir build-asan -LE 'golden|repo'
+	cmake --preset tsan && ninja -C build-tsan && $(CTEST) --no-tests=error --test-dir build-tsan -LE 'golden|repo'
 	cmake --preset dev && ninja -C build-dev
 	cmake --preset clang && ninja -C build-clang
 	scripts/test_defects.sh
