@@ -33,6 +33,7 @@ NEW_TOKENS = 48
 LENGTHS = (128, 1024, 4096)
 GOALS = [("prefill", 128, 1.3), ("prefill", 1024, 1.3), ("prefill", 4096, 1.3), ("decode", 128, 1.2), ("decode", 4096, 3.0)]
 START_TIMEOUT_S = 600
+SETTLE_S = 4
 RUN_TIMEOUT_S = 600
 
 
@@ -47,6 +48,11 @@ class Engine:
     def __init__(self, name, setting, argv, **popen):
         self.name, self.setting = name, setting
         self.process = subprocess.Popen(argv, start_new_session=True, **popen)
+
+    def settle(self):
+        """Started: lets it finish what it does in the background, then waits for its turn."""
+        time.sleep(SETTLE_S)
+        self.pause()
 
     def pause(self):
         os.killpg(self.process.pid, signal.SIGSTOP)
@@ -241,15 +247,15 @@ def main():
         engines.append(Kvik(binary, model))
         llama_python = peer_python()
         for flash in ("off", "on"):
-            engines[-1].pause()
+            engines[-1].settle()
             engines.append(Peer("llama.cpp", f"flash attention {flash}", llama_python, LLAMA_WORKER, [model, THREADS, flash, NEW_TOKENS]))
         vllm_python = os.environ.get("VLLM_PYTHON")
         if vllm_python:
             folder = vllm_model(vllm_python, model)
             for dtype in ("float32", "bfloat16"):
-                engines[-1].pause()
+                engines[-1].settle()
                 engines.append(Peer("vLLM", f"{dtype} eager", vllm_python, VLLM_WORKER, [folder, THREADS, dtype, NEW_TOKENS]))
-        engines[-1].pause()
+        engines[-1].settle()
 
         cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown CPU")
         print(f"host: {cpu}, {os.cpu_count()} cores, {platform.system()} {platform.release()}; KVIK_KERNELS={os.environ.get('KVIK_KERNELS', 'auto')}")
