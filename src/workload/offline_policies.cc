@@ -27,9 +27,7 @@ class OraclePolicy : public ScorePolicy {
   void OnRelease(BlockId id, const Access& /*access*/) final {
     next_use_[static_cast<size_t>(id)] = future_.NextUse(block(id).content);
   }
-  [[nodiscard]] int64_t next_use(BlockId id) const {
-    return next_use_[static_cast<size_t>(id)];
-  }
+  [[nodiscard]] int64_t next_use(BlockId id) const { return next_use_[static_cast<size_t>(id)]; }
   [[nodiscard]] int64_t now() const { return future_.now(); }
 
  private:

@@ -11,6 +11,7 @@
 #include "kv/kv_cache.h"
 #include "workload/future.h"
 #include "workload/load_report.h"
+#include "workload/offline_bound.h"
 #include "workload/offline_policies.h"
 
 namespace kvik::workload {
@@ -27,6 +28,28 @@ struct Totals {
   std::vector<double> segments;
   int64_t clock_us = 0;
 };
+
+size_t FirstMeasured(const Trace& trace, const ReplayOptions& options) {
+  return static_cast<size_t>(static_cast<double>(trace.requests.size()) * options.warmup_share);
+}
+
+double Percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+// No replay: only what it would cost at least.
+ReplayCell BoundCell(const Trace& trace, const ReplayOptions& options) {
+  const size_t first = FirstMeasured(trace, options);
+  double cost_us = 0;
+  for (size_t i = first; i < trace.requests.size(); ++i) {
+    cost_us += options.policy.cost.RecomputeUs(0, trace.requests[i].input_tokens);
+  }
+  ReplayCell cell;
+  cell.requests = static_cast<int64_t>(trace.requests.size() - first);
+  cell.only_bound = true;
+  cell.miss_cost_pct =
+      100 -
+      Percent(SavingsBoundUs(trace, options.policy.cost, options.cache_blocks, first), cost_us);
+  return cell;
+}
 
 class Driver {
  public:
@@ -123,14 +146,21 @@ class Driver {
   Totals totals_;
 };
 
-double Percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
-
 }  // namespace
 
 Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, const Clock& clock) {
   if (options.cache_blocks < 1 || options.cache_blocks >= std::numeric_limits<int32_t>::max()) {
     return Err(ErrorCode::kInvalidInput, "cache of %d blocks: give at least 1",
                options.cache_blocks);
+  }
+  const auto named = [&](ReplayCell cell) {
+    cell.trace = trace.name;
+    cell.policy = options.policy.name;
+    cell.cache_blocks = options.cache_blocks;
+    return cell;
+  };
+  if (options.policy.name == "bound") {
+    return named(BoundCell(trace, options));
   }
   kv::CacheOptions cache_options;
   cache_options.num_blocks = options.cache_blocks + 1;
@@ -148,9 +178,6 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   const auto requests = static_cast<double>(std::max<int64_t>(totals.requests, 1));
   const Distribution segments = Describe(totals.segments);
   ReplayCell cell;
-  cell.trace = trace.name;
-  cell.policy = options.policy.name;
-  cell.cache_blocks = options.cache_blocks;
   cell.requests = totals.requests;
   cell.block_hit_pct =
       Percent(static_cast<double>(totals.hit_blocks), static_cast<double>(totals.blocks));
@@ -162,7 +189,7 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   cell.segments_p99 = segments.p99;
   cell.us_per_request = static_cast<double>(totals.clock_us) / requests;
   cell.evictions = cache->stats().evictions;
-  return cell;
+  return named(std::move(cell));
 }
 
 }  // namespace kvik::workload

@@ -39,6 +39,7 @@ struct ReplayCell {
   double segments_p99 = 0;
   double us_per_request = 0;  // of the cache's own work
   int64_t evictions = 0;
+  bool only_bound = false;  // of "bound": only miss_cost_pct means something
 };
 
 // `clock` measures us_per_request only. kInvalidInput as kv::KvCache::Create and

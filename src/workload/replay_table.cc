@@ -18,6 +18,12 @@ std::string FormatCells(std::span<const ReplayCell> cells) {
                 "miss cost", "block hit", "prefix", "request hit", "segments", "p99", "us/req");
   std::string text = line;
   for (const ReplayCell& cell : cells) {
+    if (cell.only_bound) {
+      std::snprintf(line, sizeof line, "%-16s %8d %8.1f%%\n", cell.policy.c_str(),
+                    cell.cache_blocks, cell.miss_cost_pct);
+      text += line;
+      continue;
+    }
     std::snprintf(line, sizeof line,
                   "%-16s %8d %8.1f%% %9.1f%% %8.1f%% %10.1f%% %8.2f %6.0f %8.1f\n",
                   cell.policy.c_str(), cell.cache_blocks, cell.miss_cost_pct, cell.block_hit_pct,
@@ -34,6 +40,14 @@ std::string CellJson(const ReplayCell& cell) {
   json["policy"] = cell.policy;
   json["cache_blocks"] = cell.cache_blocks;
   json["requests"] = cell.requests;
+  if (cell.only_bound) {
+    for (const char* field : {"block_hit_pct", "prefix_hit_pct", "request_hit_pct", "segments_mean",
+                              "segments_p99", "us_per_request", "evictions"}) {
+      json[field] = nullptr;
+    }
+    json["miss_cost_pct"] = Rounded(cell.miss_cost_pct, 1e3);
+    return json.dump() + "\n";
+  }
   json["block_hit_pct"] = Rounded(cell.block_hit_pct, 1e3);
   json["prefix_hit_pct"] = Rounded(cell.prefix_hit_pct, 1e3);
   json["miss_cost_pct"] = Rounded(cell.miss_cost_pct, 1e3);
