@@ -16,17 +16,17 @@ void AsymPolicy::AddEvictable(std::span<const BlockId> blocks) {
       ln_weight = std::log(options().cost.RecomputeUs(b.first_pos, options().block_size_tokens)) +
                   b.ln_return_factor;
     }
-    index().Insert(id, {.cls = static_cast<int32_t>(b.release.cls),
-                        .ln_weight = ln_weight,
-                        .uses = b.uses,
-                        .order = next_order_++});
+    mutable_index().Insert(id, {.cls = static_cast<int32_t>(b.release.cls),
+                                .ln_weight = ln_weight,
+                                .uses = b.uses,
+                                .order = next_order_++});
   }
 }
 
-void AsymPolicy::RemoveEvictable(BlockId block) { index().Erase(block); }
+void AsymPolicy::RemoveEvictable(BlockId block) { mutable_index().Erase(block); }
 
 std::vector<BlockId> AsymPolicy::PopVictims(size_t count, int64_t now_us) {
-  return index().PopLeast(count, now_us);
+  return mutable_index().PopLeast(count, now_us);
 }
 
 }  // namespace kvik::kv

@@ -13,15 +13,15 @@ struct RequestFacts {
   uint64_t session = 0;  // 0: unknown
   int32_t turn = 0;      // of the session, from 1; 0: unknown
   int32_t prompt_tokens = 0;
-  int32_t output_tokens = 0;          // so far; final when the request releases its blocks
-  bool tool_call = false;             // its answer ends in a call of a tool: known at release
-  std::optional<bool> will_continue;  // the client's word whether the session goes on
+  int32_t output_tokens = 0;            // so far; final when the request releases its blocks
+  bool tool_call = false;               // its answer ends in a call of a tool: known at release
+  std::optional<bool> will_continue{};  // the client's word whether the session goes on
 };
 
 // One use of blocks by a request.
 struct Access {
   int64_t now_us = 0;
-  RequestFacts request;
+  RequestFacts request{};
 };
 
 }  // namespace kvik::kv

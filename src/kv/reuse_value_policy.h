@@ -60,7 +60,7 @@ class ReuseValuePolicy : public EvictionPolicy {
 
   [[nodiscard]] const Block& block(BlockId id) const { return blocks_[static_cast<size_t>(id)]; }
   [[nodiscard]] const PolicyOptions& options() const { return options_; }
-  LeastValueIndex& index() { return index_; }
+  LeastValueIndex& mutable_index() { return index_; }
 
  private:
   Block& At(BlockId id);
