@@ -380,7 +380,7 @@ TEST_F(LossyBlocks, AHeldLossyBlockIsDroppedAtItsLastRelease) {
 // block contents kept by hand: a hit must hold exactly the tokens its position asks for, every
 // resident block must be found, sealed blocks are never written, and the counts add up.
 class KvCacheProperty : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Policies, KvCacheProperty, testing::Values("lru", "random"));
+INSTANTIATE_TEST_SUITE_P(Policies, KvCacheProperty, testing::Values("lru", "random", "asym"));
 
 TEST_P(KvCacheProperty, HitsAreCompleteAndHoldTheRightTokens) {
   int64_t gaps = 0;  // the property means little unless these happened
