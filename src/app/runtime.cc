@@ -152,6 +152,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.hash.algorithm = options.hash;
   engine_options.cache.hash.model = runtime->model->numerics_tag();
   engine_options.cache.numerics = runtime->model->numerics_tag();
+  engine_options.cache.hits = options.hits;
   engine_options.cache.policy.name = options.policy;
   engine_options.cache.policy.seed = options.seed;
   engine_options.scheduler = options.scheduler;

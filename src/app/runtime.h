@@ -35,6 +35,7 @@ struct RuntimeOptions {
   int32_t threads = 0;           // 0 = one per core
   sched::SchedulerOptions scheduler;
   bool prefix_caching = true;
+  kv::HitScope hits = kv::HitScope::kGaps;
   std::string policy = "lru";
   // Where costs come from when something needs them (scheduler.tpot_slo_us).
   CostSource cost_source = CostSource::kAuto;

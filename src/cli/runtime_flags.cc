@@ -136,6 +136,12 @@ void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options) {
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", options.prefix_caching,
                    "reuse KV between requests (on)");
+  AddChoice<kv::HitScope>(
+      command, "--reuse", {{"gaps", kv::HitScope::kGaps}, {"prefix", kv::HitScope::kPrefix}},
+      "gaps",
+      "which cached blocks a prompt reuses: every run, or only the one from its "
+      "beginning",
+      [&options](kv::HitScope hits) { options.hits = hits; });
   AddChoice<kv::HashAlgorithm>(
       command, "--hash",
       {{"xxh3", kv::HashAlgorithm::kXxh3}, {"sha256_cbor", kv::HashAlgorithm::kSha256Cbor}}, "xxh3",

@@ -31,6 +31,21 @@ struct Engine::Active {
     return !request.ignore_stop_tokens && usage.completion_tokens >= request.min_new_tokens &&
            std::find(stops.begin(), stops.end(), token) != stops.end();
   }
+  // Whether `token`, generated after `tokens`, completes a marker of tool calls.
+  [[nodiscard]] bool CallsTool(std::span<const TokenId> tokens, TokenId token) const {
+    if (request.tool_call_markers == nullptr) {
+      return false;
+    }
+    const auto completes = [&](const std::vector<TokenId>& marker) {
+      const size_t before = marker.size() - 1;  // of which all must be generated, too
+      return !marker.empty() && marker.back() == token &&
+             static_cast<size_t>(usage.completion_tokens) >= before &&
+             std::equal(marker.begin(), marker.end() - 1,
+                        tokens.end() - static_cast<std::ptrdiff_t>(before));
+    };
+    return std::any_of(request.tool_call_markers->begin(), request.tool_call_markers->end(),
+                       completes);
+  }
   // Tokens that must not be sampled next.
   [[nodiscard]] std::span<const TokenId> Banned() const {
     const bool early = usage.completion_tokens < request.min_new_tokens;
@@ -177,6 +192,10 @@ void Engine::AbortAll() {
   }
 }
 
+const kv::RequestFacts& Engine::facts(RequestId id) const {
+  return scheduler_.sequence(id).facts();
+}
+
 bool Engine::HasWork() const { return !active_.empty(); }
 
 StepReport Engine::Step() {
@@ -294,6 +313,9 @@ void Engine::SampleOne(Active& active, std::span<const float> logits) {
   std::vector<TokenOutput> tokens;
   tokens.push_back(std::move(token_output));
 
+  if (active.CallsTool(scheduler_.sequence(active.id).tokens(), token)) {
+    scheduler_.NoteToolCall(active.id);
+  }
   const bool stop = active.StopsAt(token);
   ++usage.completion_tokens;
   ++totals_.generation_tokens;

@@ -101,6 +101,9 @@ class Engine {
   bool Abort(RequestId id);
   void AbortAll();
 
+  // What the cache's policy hears of a request. REQUIRES: it has not ended.
+  [[nodiscard]] const kv::RequestFacts& facts(RequestId id) const;
+
   [[nodiscard]] bool HasWork() const;
   // Runs one step. Does nothing but report a reason when nothing can run. An executor's error ends
   // the requests of the step with kError and leaves all others untouched.

@@ -330,6 +330,29 @@ TEST_F(EngineTest, ForcedTokensReplaceSampledOnesAndWhatFollowsIsAsIfTheModelHad
   EXPECT_NE(engine_->Validate(request).error().message.find("forced"), std::string::npos);
 }
 
+TEST_F(EngineTest, AnAnswerWithAMarkerCountsAsAToolCall) {
+  const auto calls = [&](std::vector<TokenId> prompt_tail, std::vector<TokenId> answer,
+                         std::vector<std::vector<TokenId>> markers) {
+    Start(64);
+    Rng rng(4);
+    Request request = Greedy(RandomPrompt(rng, 20), 8);
+    request.prompt.insert(request.prompt.end(), prompt_tail.begin(), prompt_tail.end());
+    request.forced_tokens = std::move(answer);
+    request.tool_call_markers =
+        std::make_shared<const std::vector<std::vector<TokenId>>>(std::move(markers));
+    const RequestId id = Submit(request);
+    for (int i = 0; i < 6; ++i) {  // two tokens before its end
+      Step();
+    }
+    return engine_->facts(id).tool_call;
+  };
+  EXPECT_TRUE(calls({}, {1, 7, 8, 9, 2, 3, 4, 5}, {{50, 51}, {7, 8, 9}}));
+  EXPECT_TRUE(calls({}, {7, 2, 2, 2, 2, 2, 2, 2}, {{7}}));
+  EXPECT_FALSE(calls({}, {1, 7, 8, 1, 9, 3, 4, 5}, {{7, 8, 9}}));
+  EXPECT_FALSE(calls({7, 8}, {9, 2, 2, 2, 2, 2, 2, 2}, {{7, 8, 9}})) << "the prompt's own words";
+  EXPECT_FALSE(calls({}, {1, 2, 3, 4, 5, 6, 7, 8}, {{}}));
+}
+
 TEST_F(EngineTest, MaxNewTokensIsClippedToTheContextAndToThePool) {
   Rng rng(7);
   Start(60, [](EngineOptions& o) { o.max_model_len = 64; });

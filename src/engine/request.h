@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +35,9 @@ struct Request {
   // For the eviction policy. 0: the session is unknown.
   uint64_t session = 0;
   std::optional<bool> will_continue;  // whether the client says that the session goes on
+  // Token sequences, any of which in the answer says that it calls a tool: such sessions come back
+  // sooner. Shared by all requests of a front end.
+  std::shared_ptr<const std::vector<std::vector<TokenId>>> tool_call_markers;
 };
 
 enum class FinishReason {

@@ -69,7 +69,7 @@ AdmissionPlan KvCache::Plan(Sequence& sequence, int32_t need_tokens) const {
     if (DefectPlanted(Defect::kStaleSlot)) {
       KeepPinnable(plan.hits);
     }
-    if (policy_->hits() == HitScope::kPrefix) {
+    if (policy_->hits() == HitScope::kPrefix || options_.hits == HitScope::kPrefix) {
       KeepPrefix(plan.hits);
     }
   }

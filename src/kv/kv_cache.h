@@ -39,6 +39,9 @@ struct CacheOptions {
   bool prefix_caching = true;      // off: every block is freed when its sequence ends
   HashOptions hash;
   std::string numerics;  // Model::numerics_tag(): who computes this KV
+  // kPrefix: gaps are not reused whatever the policy may do with them. An ablation, and for engines
+  // without Multi-Segment Attention.
+  HitScope hits = HitScope::kGaps;
   PolicyOptions policy;  // num_blocks and block_size_tokens are taken from above
 };
 

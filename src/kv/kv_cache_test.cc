@@ -289,6 +289,24 @@ TEST(KvCache, WithoutPrefixCachingNothingOutlivesItsSequence) {
   EXPECT_THAT(Resident(*cache, 5 * kBlock), IsEmpty());
 }
 
+TEST(KvCache, WithPrefixHitsOnlyTheRunFromTheBeginningIsReused) {
+  CacheOptions options = Options(16);
+  options.hits = HitScope::kPrefix;
+  const auto cache = KvCache::Create(options).value();
+  Fill(*cache, 6 * kBlock + 4);
+  cache->Evict(Resident(*cache, 6 * kBlock + 4)[2]);
+  Sequence sequence = MakeSequence(6 * kBlock + 4);
+  Admit(*cache, sequence);
+  EXPECT_EQ(sequence.num_hit_tokens(), 2 * kBlock);
+  EXPECT_EQ(sequence.hit_runs(), (std::vector<ResidentRun>{{0, 2}}));
+  EXPECT_EQ(sequence.num_to_compute(), 4 * kBlock + 4);
+  Compute(*cache, sequence);
+  cache->Release(sequence);
+  cache->CheckInvariant();
+  cache->Evict(Resident(*cache, 6 * kBlock + 4)[0]);
+  EXPECT_EQ(cache->Plan(sequence, sequence.num_tokens()).hits.num_hits, 0);
+}
+
 TEST(KvCache, LruEvictsTheDeepestBlockOfTheEarliestRelease) {
   const auto cache = MakeCache(6);
   Fill(*cache, 3 * kBlock, 1);

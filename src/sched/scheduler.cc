@@ -366,6 +366,8 @@ void Scheduler::Append(RequestId id, TokenId token) {
   ++entry.sequence.facts().output_tokens;
 }
 
+void Scheduler::NoteToolCall(RequestId id) { At(id).sequence.facts().tool_call = true; }
+
 bool Scheduler::Remove(RequestId id) {
   const auto it = entries_.find(id);
   if (it == entries_.end()) {

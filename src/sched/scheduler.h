@@ -146,6 +146,8 @@ class Scheduler {
   // A sampled token. REQUIRES: running, all its tokens are computed, and max_new_tokens is not
   // reached: the caller removes a request that has ended.
   void Append(RequestId id, TokenId token);
+  // The answer calls a tool: kv::RequestFacts. REQUIRES: a known id.
+  void NoteToolCall(RequestId id);
   // Removes a request in any state and gives its blocks back; false if unknown.
   bool Remove(RequestId id);
 

@@ -90,10 +90,11 @@ Generation::~Generation() {
 }
 
 ApiResult<std::unique_ptr<Generation>> Generation::Start(EngineClient& engine,
-                                                         const text::Tokenizer& tokenizer,
+                                                         const PromptBuilder& builder,
                                                          ServerMetrics& metrics, const Clock& clock,
                                                          std::vector<std::vector<TokenId>> prompts,
                                                          const GenerationParams& params) {
+  const text::Tokenizer& tokenizer = builder.tokenizer();
   if (std::optional<ApiError> error = CheckIds(prompts, params, tokenizer.vocab_size())) {
     return *std::move(error);
   }
@@ -133,6 +134,7 @@ ApiResult<std::unique_ptr<Generation>> Generation::Start(EngineClient& engine,
       request.forced_tokens = params.forced_tokens;
       request.session = params.session;
       request.will_continue = params.will_continue;
+      request.tool_call_markers = builder.tool_call_markers();
       const int32_t max_new_tokens = request.max_new_tokens;
       const auto choice = static_cast<int32_t>(generation->running_.size());
       Result<engine::RequestId> id =

@@ -14,6 +14,7 @@
 #include "server/choice.h"
 #include "server/engine_client.h"
 #include "server/openai_response.h"
+#include "server/prompt.h"
 #include "server/server_metrics.h"
 
 namespace kvik::server {
@@ -30,7 +31,7 @@ class Generation {
   // Submits every choice. Context limits are checked here, so that too long a prompt is an error
   // before anything runs. References must outlive the generation.
   static ApiResult<std::unique_ptr<Generation>> Start(EngineClient& engine,
-                                                      const text::Tokenizer& tokenizer,
+                                                      const PromptBuilder& builder,
                                                       ServerMetrics& metrics, const Clock& clock,
                                                       std::vector<std::vector<TokenId>> prompts,
                                                       const GenerationParams& params);

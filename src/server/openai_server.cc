@@ -285,7 +285,7 @@ HttpResponse OpenAiServer::ChatCompletions(const HttpRequest& request) {
   job.head.id = NewId("chatcmpl-", request);
   job.params = std::move(body.params);
   ApiResult<std::unique_ptr<Generation>> generation =
-      Generation::Start(engine_, prompts_.tokenizer(), metrics_, clock_,
+      Generation::Start(engine_, prompts_, metrics_, clock_,
                         {std::move(std::get<std::vector<TokenId>>(prompt))}, job.params);
   if (Failed(generation)) {
     ApiError error = std::get<ApiError>(generation);
@@ -334,8 +334,8 @@ HttpResponse OpenAiServer::Completions(const HttpRequest& request) {
     job.params.max_tokens = static_cast<int32_t>(
         std::clamp<int64_t>(room, 1, std::max(kDefaultCompletionTokens, job.params.min_tokens)));
   }
-  ApiResult<std::unique_ptr<Generation>> generation = Generation::Start(
-      engine_, prompts_.tokenizer(), metrics_, clock_, std::move(prompts), job.params);
+  ApiResult<std::unique_ptr<Generation>> generation =
+      Generation::Start(engine_, prompts_, metrics_, clock_, std::move(prompts), job.params);
   if (Failed(generation)) {
     return ErrorResponse(std::get<ApiError>(generation));
   }

@@ -111,6 +111,26 @@ std::string FinalContent(const JinjaValue& messages) {
 
 }  // namespace
 
+namespace {
+
+// Hermes and Qwen, Llama 3, Mistral. Where the marker is no token of its own it is spelled; without
+// its last character then, which could be one token with what follows.
+std::vector<std::vector<TokenId>> ToolCallMarkers(const text::Tokenizer& tokenizer) {
+  std::vector<std::vector<TokenId>> markers;
+  for (const std::string_view text : {"<tool_call>", "<|python_tag|>", "[TOOL_CALLS]"}) {
+    std::vector<TokenId> token = tokenizer.Encode(text, {.parse_special = true});
+    if (token.size() == 1) {
+      markers.push_back(std::move(token));
+    } else {
+      markers.push_back(tokenizer.Encode(text.substr(0, text.size() - 1)));
+    }
+  }
+  std::erase_if(markers, [](const std::vector<TokenId>& marker) { return marker.empty(); });
+  return markers;
+}
+
+}  // namespace
+
 PromptBuilder::PromptBuilder(const text::Tokenizer& tokenizer,
                              const text::ChatTemplate* chat_template,
                              std::function<int64_t()> unix_seconds)
@@ -126,6 +146,8 @@ PromptBuilder::PromptBuilder(const text::Tokenizer& tokenizer,
       controls_[static_cast<unsigned char>(spelling[0])].push_back({std::string(spelling), id});
     }
   }
+  tool_call_markers_ =
+      std::make_shared<const std::vector<std::vector<TokenId>>>(ToolCallMarkers(tokenizer));
   for (std::vector<Control>& list : controls_) {
     std::sort(list.begin(), list.end(), [](const Control& a, const Control& b) {
       return a.spelling.size() > b.spelling.size();

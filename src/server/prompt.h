@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,11 @@ class PromptBuilder {
   [[nodiscard]] std::vector<TokenId> Text(std::string_view text, bool add_special_tokens) const;
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  // How answers of known models begin a tool call, as this tokenizer's tokens.
+  [[nodiscard]] const std::shared_ptr<const std::vector<std::vector<TokenId>>>& tool_call_markers()
+      const {
+    return tool_call_markers_;
+  }
 
  private:
   struct Guard;
@@ -50,6 +56,7 @@ class PromptBuilder {
   const text::ChatTemplate& template_;
   bool has_template_;
   std::function<int64_t()> unix_seconds_;
+  std::shared_ptr<const std::vector<std::vector<TokenId>>> tool_call_markers_;
   std::vector<std::vector<Control>> controls_;  // [256] by first byte, longest first
 };
 
