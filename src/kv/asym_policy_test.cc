@@ -30,7 +30,7 @@ std::unique_ptr<EvictionPolicy> Make(const PolicyOptions& options) {
 }
 
 TEST(AsymPolicy, EveryWayOfSelectingGivesTheSameVictims) {
-  for (const char* name : {"asym", "asym-last", "max-score", "pensieve"}) {
+  for (const char* name : {"asym", "asym-last", "asym-run", "max-score", "pensieve"}) {
     int64_t victims = 0;
     for (uint64_t seed = 0; seed < 10; ++seed) {
       SCOPED_TRACE(testing::Message() << name << ", seed " << seed);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kv/asym_policy.h"
+#include "kv/asym_run_policy.h"
 #include "kv/lru_policy.h"
 #include "kv/pensieve_policy.h"
 #include "kv/random_policy.h"
@@ -28,6 +29,10 @@ constexpr std::array kPolicies = {
     NamedPolicy{"asym",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymPolicy>(o, kAsym);
+                }},
+    NamedPolicy{"asym-run",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<AsymRunPolicy>(o);
                 }},
     NamedPolicy{"asym-last",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
