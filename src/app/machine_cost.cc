@@ -141,11 +141,16 @@ kv::CostModel MachineCostModel(engine::Executor& executor, const Clock& clock,
   engine::CalibrationOptions calibration;
   calibration.num_blocks = options.num_blocks;
   calibration.block_size_tokens = options.block_size_tokens;
+  uint64_t last_done = 0;
   calibration.progress = [&](uint64_t done, uint64_t total) {
-    if (!progress) {
-      progress.emplace(
-          clock, Progress::Options{.label = "measuring what tokens cost here", .total = total});
+    if (!progress || done < last_done) {
+      const char* label = progress ? "measuring again, since the times made no sense together"
+                                   : "measuring what tokens cost here";
+      progress.reset();
+      progress.emplace(clock,
+                       Progress::Options{.label = label, .total = total, .mode = options.progress});
     }
+    last_done = done;
     progress->Update(done);
   };
   const Result<kv::CostFit> fit = engine::CalibrateCost(executor, clock, calibration);

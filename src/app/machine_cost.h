@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/progress.h"
 #include "engine/executor.h"
 #include "kv/cost_model.h"
 
@@ -24,6 +25,7 @@ struct MachineCostOptions {
   int32_t threads = 1;
   int32_t num_blocks = 0;  // of the executor's arena
   int32_t block_size_tokens = 16;
+  Progress::Mode progress = Progress::Mode::kAuto;
 };
 
 // $XDG_CACHE_HOME/kvik/costs, else ~/.cache/kvik/costs.

@@ -22,6 +22,7 @@ class MachineCostTest : public ::testing::Test {
     std::filesystem::remove_all(options_.folder);
     options_.numerics = "v1/test";
     options_.num_blocks = 256;
+    options_.progress = Progress::Mode::kQuiet;
   }
   kv::CostModel Get() {
     engine::FakeExecutorOptions fake;

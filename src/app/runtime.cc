@@ -153,10 +153,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.hash.model = runtime->model->numerics_tag();
   engine_options.cache.numerics = runtime->model->numerics_tag();
   engine_options.cache.hits = options.hits;
-  engine_options.cache.policy.name = options.policy;
+  engine_options.cache.policy = options.policy;
   engine_options.cache.policy.seed = options.seed;
   engine_options.scheduler = options.scheduler;
-  if (options.scheduler.tpot_slo_us > 0) {
+  if (options.scheduler.tpot_slo_us > 0 || kv::PolicyUsesCost(options.policy.name)) {
     const kv::CostModel cost = MachineCostModel(*runtime->executor, clock,
                                                 {.source = options.cost_source,
                                                  .folder = DefaultCostFolder(),

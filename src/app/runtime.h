@@ -36,8 +36,9 @@ struct RuntimeOptions {
   sched::SchedulerOptions scheduler;
   bool prefix_caching = true;
   kv::HitScope hits = kv::HitScope::kGaps;
-  std::string policy = "lru";
-  // Where costs come from when something needs them (scheduler.tpot_slo_us).
+  // name, seed (0 = `seed`), selection and curve; sizes and costs are filled in.
+  kv::PolicyOptions policy;
+  // Where costs come from when something needs them (the policy, scheduler.tpot_slo_us).
   CostSource cost_source = CostSource::kAuto;
   uint64_t seed = 0;  // of requests without one, and of the policy
   kv::HashAlgorithm hash = kv::HashAlgorithm::kXxh3;

@@ -106,7 +106,7 @@ Result<int> Serve(const ServeOptions& options) {
        {"cache_dtype", options.runtime.kv_dtype == kv::KvDtype::kBf16 ? "bfloat16" : "float32"},
        {"enable_prefix_caching", options.runtime.prefix_caching ? "True" : "False"},
        {"prefix_caching_hash_algo", kv::HashAlgorithmName(options.runtime.hash)},
-       {"policy", options.runtime.policy}});
+       {"policy", options.runtime.policy.name}});
   engine::EngineLoopOptions loop_options;
   loop_options.on_step = [&metrics](const engine::StepReport& report) { metrics.OnStep(report); };
   engine::EngineLoop loop(std::move(runtime->engine), loop_options);

@@ -2,9 +2,11 @@
 #include "cli/runtime_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <limits>
 #include <map>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/byte_size.h"
@@ -119,21 +121,60 @@ void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options) {
           "(default: chunk sizes as above)")
       ->type_name("MS")
       ->check(CLI::Range(0.001, 1e9));
-  AddChoice<app::CostSource>(command, "--cost-model",
-                             {{"auto", app::CostSource::kAuto},
-                              {"measure", app::CostSource::kMeasure},
-                              {"default", app::CostSource::kDefault}},
-                             "auto",
-                             "what computing a token costs here, for --tpot-slo-ms: auto measures "
-                             "once (half a minute at most) and keeps the result",
-                             [&options](app::CostSource source) { options.cost_source = source; });
+  AddChoice<app::CostSource>(
+      command, "--cost-model",
+      {{"auto", app::CostSource::kAuto},
+       {"measure", app::CostSource::kMeasure},
+       {"default", app::CostSource::kDefault}},
+      "auto",
+      "what computing a token costs here, for --tpot-slo-ms and policies that "
+      "weigh it: auto measures "
+      "once (half a minute at most) and keeps the result",
+      [&options](app::CostSource source) { options.cost_source = source; });
   std::vector<std::string> policies;
   for (const std::string_view name : kv::EvictionPolicyNames()) {
     policies.emplace_back(name);
   }
-  command.add_option("--policy", options.policy, "which cached block is evicted first")
+  kv::PolicyOptions& policy = options.policy;
+  command.add_option("--policy", policy.name, "which cached block is evicted first")
       ->check(CLI::IsMember(policies))
       ->capture_default_str();
+  command
+      .add_option_function<std::string>(
+          "--lifespan",
+          [&policy](const std::string& text) {
+            policy.lifespan_s = text == "auto" ? 0 : std::stod(text);
+          },
+          "of policies with a reuse curve: how long a block stays likely to be used again; auto "
+          "learns it")
+      ->type_name("auto|SECONDS")
+      ->default_str("auto")
+      ->check([](const std::string& text) {
+        double seconds = 0;
+        const char* end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, seconds);
+        return text == "auto" || (error == std::errc() && rest == end && seconds > 0)
+                   ? std::string()
+                   : "'" + text + "' is neither auto nor a number of seconds";
+      });
+  command
+      .add_option("--reuse-prob", policy.reuse_prob,
+                  "of the reuse curve: the chance to be used again within the lifespan")
+      ->check(CLI::Range(0.01, 0.99))
+      ->capture_default_str();
+  command
+      .add_option("--slope-ratio", policy.slope_ratio,
+                  "of the reuse curve: how much faster it falls after the lifespan")
+      ->check(CLI::Range(1.001, 1e6))
+      ->capture_default_str();
+  AddChoice<kv::VictimSelection>(command, "--select",
+                                 {{"auto", kv::VictimSelection::kAuto},
+                                  {"scan", kv::VictimSelection::kScan},
+                                  {"batch", kv::VictimSelection::kBatch}},
+                                 "auto",
+                                 "how victims are found: the policy's own structure, a scan for "
+                                 "each, or all scores at once",
+                                 [&policy](kv::VictimSelection s) { policy.selection = s; });
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", options.prefix_caching,
                    "reuse KV between requests (on)");
   AddChoice<kv::HitScope>(

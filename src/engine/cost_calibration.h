@@ -20,7 +20,8 @@ struct CalibrationOptions {
   int32_t num_blocks = 0;  // of the executor's arena; all may be written
   int32_t block_size_tokens = 16;
   int64_t budget_us = 30'000'000;  // dearer steps are left out when time would run out
-  // Called after every timed step with what is done and the total.
+  // Called after every timed step with what is done and the total; begins again when times made no
+  // sense together and are taken again.
   std::function<void(uint64_t done, uint64_t total)> progress;
 };
 

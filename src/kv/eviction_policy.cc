@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/eviction_policy.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 
 #include "kv/asym_policy.h"
 #include "kv/asym_run_policy.h"
@@ -76,6 +78,12 @@ Result<void> CheckReuseCurve(const PolicyOptions& o) {
 }  // namespace
 
 std::span<const std::string_view> EvictionPolicyNames() { return kPolicyNames; }
+
+bool PolicyUsesCost(std::string_view name) {
+  constexpr std::string_view kBlind[] = {"lru",  "random",    "fifo",           "lfu",
+                                         "slru", "max-score", "max-score-class"};
+  return std::find(std::begin(kBlind), std::end(kBlind), name) == std::end(kBlind);
+}
 
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(const PolicyOptions& options) {
   KVIK_TRY(CheckReuseCurve(options));

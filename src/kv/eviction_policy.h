@@ -92,6 +92,9 @@ struct PolicyOptions {
 // Names MakeEvictionPolicy knows, for messages and --help.
 std::span<const std::string_view> EvictionPolicyNames();
 
+// Whether a policy weighs what computing a block again costs (PolicyOptions::cost).
+[[nodiscard]] bool PolicyUsesCost(std::string_view name);
+
 // kInvalidInput names the option that is out of range, or lists the known names.
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(const PolicyOptions& options);
 
