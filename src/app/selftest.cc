@@ -26,12 +26,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int32_t kNumPrompts = 18;
-constexpr int32_t kMaxPromptTokens = 420;
-constexpr int32_t kMaxNewTokens = 40;
+constexpr int32_t kNumPrompts = 27;
+// A third of the prompts each are at most this long. The longest cross a span of the softmax.
+constexpr int32_t kPromptTokens[] = {90, 300, 600};
+constexpr int32_t kMaxPromptTokens = kPromptTokens[2];
+constexpr int32_t kMaxNewTokens = 12;
 constexpr int32_t kMaxBatchRows = 512;
-constexpr int32_t kWavesPerEngine = 3;
-constexpr int32_t kDequantisedPrompts = 4;
+constexpr size_t kDequantisedPrompts = 4;
+
+// A chunk of fewer tokens takes many steps, each of which reads all weights: engines with such
+// chunks get fewer and shorter prompts.
+constexpr int32_t kSmallChunk = 8;
+// A step costs about as much as this many rows of it, for the weights it reads.
+constexpr int64_t kRowsPerStep = 16;
+// Rows times weights after which no further engine is begun: all of the default ones for a model of
+// 135 million weights, half of them for 500 million. Unlike time, it depends on nothing but the
+// seed, so equal seeds test the same.
+constexpr double kMaxRowWeights = 3e13;
 
 struct Job {
   std::vector<TokenId> prompt;
@@ -68,7 +79,7 @@ void Compare(const Answer& expected, const Answer& got, Tally& tally) {
 }
 
 // Prompts that share beginnings of three texts, so that there is something to reuse; a third each
-// greedy, drawn, and drawn with penalties.
+// short, longer and long, and of each a third greedy, drawn, and drawn with penalties.
 std::vector<Job> MakeJobs(uint64_t seed, int32_t vocab_size, int32_t context) {
   Rng rng(seed, 1);
   const int32_t longest = std::min(kMaxPromptTokens, context - kMaxNewTokens - 1);
@@ -82,13 +93,14 @@ std::vector<Job> MakeJobs(uint64_t seed, int32_t vocab_size, int32_t context) {
   for (int32_t i = 0; i < kNumPrompts; ++i) {
     Job job;
     const std::vector<TokenId>& text = texts[rng.Below(texts.size())];
-    const auto shared = static_cast<std::ptrdiff_t>(rng.Range(1, longest));
+    const int64_t most = std::min(longest, kPromptTokens[i / 3 % 3]);
+    const int64_t shared = rng.Range(1, most);
     job.prompt.assign(text.begin(), text.begin() + shared);
-    const int64_t own = rng.Range(0, std::min<int64_t>(40, longest - shared));
+    const int64_t own = rng.Range(0, std::min<int64_t>(40, most - shared));
     for (int64_t k = 0; k < own; ++k) {
       job.prompt.push_back(static_cast<TokenId>(rng.Below(static_cast<uint64_t>(vocab_size))));
     }
-    job.max_new_tokens = static_cast<int32_t>(rng.Range(4, kMaxNewTokens));
+    job.max_new_tokens = static_cast<int32_t>(rng.Range(2, kMaxNewTokens));
     job.sampling.temperature = i % 3 == 0 ? 0.0F : 0.8F;
     job.sampling.seed = rng.Next();
     job.sampling.num_logprobs = 4;
@@ -181,6 +193,11 @@ Result<std::vector<Answer>> AnswerAlone(model::Model& model, const std::vector<J
 }
 
 // One engine with random options and a random course of events.
+//
+// Waves of requests, few prompts in different company, so that there is much to reuse; before every
+// wave and every arrival some blocks that nobody holds are dropped, which leaves gaps. Two engines
+// of three have a pool that hardly holds the longest request twice, and in most waves every arrival
+// is more important than those before: it takes their blocks or their place.
 class RandomRun {
  public:
   RandomRun(model::Model& model, const std::vector<Job>& jobs, const std::vector<Answer>& expected,
@@ -188,21 +205,15 @@ class RandomRun {
       : model_(model), jobs_(jobs), expected_(expected), rng_(rng), clock_(clock) {}
 
   Result<void> Run(Tally& tally) {
-    const int32_t block_size = model_.options().block_size_tokens;
-    int32_t longest = 0;
-    for (const Job& job : jobs_) {
-      longest = std::max(longest, static_cast<int32_t>(job.prompt.size()) + job.max_new_tokens);
-    }
-    // Room for one to five of the longest.
-    const int32_t one = BlocksFor(longest, block_size) + 1;
-    const int32_t blocks = one + static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(4 * one)));
+    // 1 to 512, small ones as often as large ones.
+    const int64_t magnitude = int64_t{1} << rng_.Range(0, 9);
+    const auto chunk = static_cast<int32_t>(rng_.Range(magnitude / 2 + 1, magnitude));
+    const std::vector<Wave> waves = PickWaves(chunk);
+    const int32_t blocks = PickPoolBlocks(waves);
     KVIK_ASSIGN(const auto executor, engine::ModelExecutor::Create(model_, blocks));
     engine::EngineOptions options = BaseOptions(model_, blocks);
     sched::SchedulerOptions& scheduler = options.scheduler;
     scheduler.max_num_seqs = static_cast<int32_t>(rng_.Range(1, 8));
-    // 1 to 512, small ones as often as large ones.
-    const int32_t chunk = static_cast<int32_t>(
-        std::min<int64_t>(512, rng_.Range(1, int64_t{1} << rng_.Range(0, 10))));
     scheduler.max_num_batched_tokens = std::max(chunk, scheduler.max_num_seqs);
     scheduler.chunk_max = chunk;
     scheduler.chunk_floor = std::min(chunk, 8);
@@ -212,17 +223,22 @@ class RandomRun {
     options.cache.policy.name = rng_.Below(2) == 0 ? "random" : "lru";
     options.cache.policy.seed = rng_.Next();
     KVIK_ASSIGN(const auto engine, engine::Engine::Create(options, *executor, clock_));
-    // A chunk of few tokens takes many steps, each reading all weights: fewer prompts then.
-    const int64_t most = chunk < 8 ? 2 : 8;
-    for (int32_t wave = 0; wave < kWavesPerEngine; ++wave) {
-      KVIK_TRY(Wave(*engine, static_cast<int32_t>(rng_.Range(1, most)), chunk, tally));
-      engine->cache().EvictAtRandom(rng_, 0.1 + 0.5 * rng_.Uniform());
+    for (const Wave& wave : waves) {
+      engine->cache().EvictAtRandom(rng_, 0.05 + 0.3 * rng_.Uniform());
+      KVIK_TRY(RunWave(*engine, wave, tally));
       engine->cache().CheckInvariant();
     }
+    const engine::EngineStats stats = engine->stats();
+    cost_rows_ = stats.step_tokens + kRowsPerStep * stats.steps;
     return {};
   }
 
+  // What Run computed, in rows of a step.
+  [[nodiscard]] int64_t cost_rows() const { return cost_rows_; }
+
  private:
+  using Wave = std::vector<size_t>;  // jobs, in order of arrival
+
   struct InFlight {
     size_t job = 0;
     Answer answer;
@@ -230,33 +246,51 @@ class RandomRun {
     std::optional<Error> error;
   };
 
-  // A prompt of bounded cost.
-  size_t PickJob(int32_t chunk) {
-    for (;;) {
+  std::vector<Wave> PickWaves(int32_t chunk) {
+    const bool small = chunk < kSmallChunk;
+    const int32_t longest = std::max(kPromptTokens[0], small ? chunk * 30 : kMaxPromptTokens);
+    std::vector<size_t> cast;  // a third of the prompts are short enough for any chunk
+    while (cast.size() < 3) {
       const size_t job = rng_.Below(jobs_.size());
-      if (jobs_[job].prompt.size() <= static_cast<size_t>(chunk) * 60) {
-        return job;
-      }
-      if (++rejected_ > 200) {  // no prompt is short enough: take the shortest
-        rejected_ = 0;
-        size_t shortest = 0;
-        for (size_t i = 1; i < jobs_.size(); ++i) {
-          shortest = jobs_[i].prompt.size() < jobs_[shortest].prompt.size() ? i : shortest;
-        }
-        return shortest;
+      if (jobs_[job].prompt.size() <= static_cast<size_t>(longest)) {
+        cast.push_back(job);
       }
     }
+    std::vector<Wave> waves(small ? 5 : 10);
+    for (Wave& wave : waves) {
+      wave.resize(static_cast<size_t>(rng_.Range(1, small ? 2 : 4)));
+      for (size_t& job : wave) {
+        job = cast[rng_.Below(cast.size())];
+      }
+    }
+    return waves;
   }
 
-  Result<void> Wave(engine::Engine& engine, int32_t count, int32_t chunk, Tally& tally) {
+  // At least as many as the longest request needs, so that none is rejected.
+  int32_t PickPoolBlocks(const std::vector<Wave>& waves) {
+    int32_t need = 0;
+    for (const Wave& wave : waves) {
+      for (const size_t job : wave) {
+        const auto prompt_tokens = static_cast<int32_t>(jobs_[job].prompt.size());
+        need = std::max(need, BlocksFor(prompt_tokens + jobs_[job].max_new_tokens,
+                                        model_.options().block_size_tokens));
+      }
+    }
+    const int32_t spare = rng_.Below(3) != 0 ? need / 4 : 4 * need;
+    return need + static_cast<int32_t>(rng_.Range(0, spare));
+  }
+
+  Result<void> RunWave(engine::Engine& engine, const Wave& wave, Tally& tally) {
     std::vector<std::unique_ptr<InFlight>> flights;
-    const double evict = rng_.Below(2) == 0 ? 0.02 : 0.0;
-    while (static_cast<int32_t>(flights.size()) < count || engine.HasWork()) {
-      if (static_cast<int32_t>(flights.size()) < count && rng_.Below(2) == 0) {
+    const bool rising = rng_.Below(4) != 0;
+    while (flights.size() < wave.size() || engine.HasWork()) {
+      if (flights.size() < wave.size() && rng_.Below(2) == 0) {
+        engine.cache().EvictAtRandom(rng_, 0.2 * rng_.Uniform());
         auto flight = std::make_unique<InFlight>();
-        flight->job = PickJob(chunk);
+        flight->job = wave[flights.size()];
         engine::Request request = ToRequest(jobs_[flight->job]);
-        request.priority = static_cast<int32_t>(rng_.Below(3));
+        request.priority =
+            rising ? -static_cast<int32_t>(flights.size()) : static_cast<int32_t>(rng_.Below(3));
         KVIK_TRY(engine.Submit(std::move(request), [f = flight.get()](engine::RequestOutput out) {
           f->answer.insert(f->answer.end(), out.tokens.begin(), out.tokens.end());
           f->usage = out.usage;
@@ -267,9 +301,6 @@ class RandomRun {
         flights.push_back(std::move(flight));
       }
       engine.Step();
-      if (evict > 0) {
-        engine.cache().EvictAtRandom(rng_, evict);
-      }
     }
     for (const std::unique_ptr<InFlight>& flight : flights) {
       if (flight->error) {
@@ -287,7 +318,7 @@ class RandomRun {
   const std::vector<Answer>& expected_;
   Rng rng_;
   const Clock& clock_;
-  int rejected_ = 0;
+  int64_t cost_rows_ = 0;
 };
 
 class Selftest {
@@ -347,14 +378,19 @@ class Selftest {
     Progress progress(clock_, {.label = "answers in company",
                                .total = static_cast<uint64_t>(options_.engines),
                                .mode = options_.progress});
+    const double num_weights = static_cast<double>(model::F32Bytes(source_)) / sizeof(float);
+    int64_t cost_rows = 0;
     for (int32_t i = 0; i < options_.engines; ++i) {
-      if (Seconds() > options_.max_seconds) {
-        std::printf("stopped after %d of %d configurations: the time is up\n", i, options_.engines);
+      const bool enough = static_cast<double>(cost_rows) * num_weights > kMaxRowWeights;
+      if (static_cast<size_t>(i) >= models.size() && (enough || Seconds() > options_.max_seconds)) {
+        std::printf("in company: %d of %d configurations, %s\n", i, options_.engines,
+                    enough ? "as the model is large" : "as the time is up");
         break;
       }
       RandomRun run(*models[static_cast<size_t>(i) % models.size()].model, jobs_, expected_,
                     Rng(options_.seed, static_cast<uint64_t>(i) + 100), clock_);
       KVIK_TRY(run.Run(tally_));
+      cost_rows += run.cost_rows();
       progress.Update(static_cast<uint64_t>(i) + 1);
     }
     progress.Finish();
@@ -398,7 +434,13 @@ class Selftest {
     KVIK_TRY(CompareCopy("F32 GGUF", gguf, expected));
     fs::remove(gguf, error);
     const std::string hf = (fs::path(folder.path()) / "hf").string();
-    KVIK_TRY(model::WriteF32HfFolder(source_, hf));
+    if (const auto written = model::WriteF32HfFolder(source_, hf); !written.has_value()) {
+      if (written.error().code != ErrorCode::kUnsupported) {
+        return written.error();
+      }
+      std::printf("F32 safetensors: not compared, %s\n", written.error().message.c_str());
+      return {};
+    }
     return CompareCopy("F32 safetensors", hf, expected);
   }
 

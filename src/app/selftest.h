@@ -13,7 +13,7 @@ namespace kvik::app {
 struct SelftestOptions {
   RuntimeOptions runtime;  // model, arithmetic and KV storage; the rest is varied
   uint64_t seed = 0;
-  int32_t engines = 24;      // configurations to try
+  int32_t engines = 24;      // configurations to try; fewer with a model of 300M weights or more
   double max_seconds = 240;  // no new configuration is begun after
   Progress::Mode progress = Progress::Mode::kAuto;
 };
