@@ -83,7 +83,7 @@ Result<int> Generate(const GenerateOptions& options) {
   engine::Usage usage;
   engine::Timing timing;
   KVIK_ASSIGN(const engine::RequestId id,
-              engine.Submit(std::move(request), [&](engine::RequestOutput output) {
+              engine.Submit(std::move(request), [&](const engine::RequestOutput& output) {
                 if (output.error) {
                   error = output.error;
                 }

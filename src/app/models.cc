@@ -59,7 +59,7 @@ const KnownModel* FindKnownModel(std::string_view name) {
 }
 
 std::string DefaultModelFolder() {
-  if (const std::string folder = Env("KVIK_MODELS"); !folder.empty()) {
+  if (std::string folder = Env("KVIK_MODELS"); !folder.empty()) {
     return folder;
   }
   if (const std::string cache = Env("XDG_CACHE_HOME"); !cache.empty()) {

@@ -29,10 +29,10 @@
 namespace kvik::attention {
 namespace {  // see base/simd/simd.h: what is compiled for an ISA stays in its object file
 
-constexpr int kMaxRows = 6;                // of a micro-tile
-constexpr int kGroups = kTileTokens / 16;  // vectors of keys in a tile
-constexpr float kMaxAbove = 8.0F;          // weights stay below 2^kMaxAbove
-constexpr float kEmptyMax = -__builtin_inff();
+inline constexpr int kMaxRows = 6;                // of a micro-tile
+inline constexpr int kGroups = kTileTokens / 16;  // vectors of keys in a tile
+inline constexpr float kMaxAbove = 8.0F;          // weights stay below 2^kMaxAbove
+inline constexpr float kEmptyMax = -__builtin_inff();
 
 // How the operands of one multiply-add step lie in memory. A step is one value of the summed axis
 // for kF32, a pair of them (4 bytes as well) for the others.

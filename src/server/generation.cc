@@ -89,11 +89,9 @@ Generation::~Generation() {
   }
 }
 
-ApiResult<std::unique_ptr<Generation>> Generation::Start(EngineClient& engine,
-                                                         const PromptBuilder& builder,
-                                                         ServerMetrics& metrics, const Clock& clock,
-                                                         std::vector<std::vector<TokenId>> prompts,
-                                                         const GenerationParams& params) {
+ApiResult<std::unique_ptr<Generation>> Generation::Start(
+    EngineClient& engine, const PromptBuilder& builder, ServerMetrics& metrics, const Clock& clock,
+    const std::vector<std::vector<TokenId>>& prompts, const GenerationParams& params) {
   const text::Tokenizer& tokenizer = builder.tokenizer();
   if (std::optional<ApiError> error = CheckIds(prompts, params, tokenizer.vocab_size())) {
     return *std::move(error);

@@ -30,11 +30,10 @@ class Generation {
  public:
   // Submits every choice. Context limits are checked here, so that too long a prompt is an error
   // before anything runs. References must outlive the generation.
-  static ApiResult<std::unique_ptr<Generation>> Start(EngineClient& engine,
-                                                      const PromptBuilder& builder,
-                                                      ServerMetrics& metrics, const Clock& clock,
-                                                      std::vector<std::vector<TokenId>> prompts,
-                                                      const GenerationParams& params);
+  static ApiResult<std::unique_ptr<Generation>> Start(
+      EngineClient& engine, const PromptBuilder& builder, ServerMetrics& metrics,
+      const Clock& clock, const std::vector<std::vector<TokenId>>& prompts,
+      const GenerationParams& params);
   // Aborts what still runs.
   ~Generation();
   Generation(const Generation&) = delete;

@@ -370,7 +370,7 @@ struct HttpServer::Impl {
       }
     });
     listener.set_exception_handler([](const httplib::Request&, httplib::Response& response,
-                                      std::exception_ptr) { response.status = 500; });
+                                      const std::exception_ptr&) { response.status = 500; });
   }
 
   HttpServerOptions options;

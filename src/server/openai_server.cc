@@ -335,7 +335,7 @@ HttpResponse OpenAiServer::Completions(const HttpRequest& request) {
         std::clamp<int64_t>(room, 1, std::max(kDefaultCompletionTokens, job.params.min_tokens)));
   }
   ApiResult<std::unique_ptr<Generation>> generation =
-      Generation::Start(engine_, prompts_, metrics_, clock_, std::move(prompts), job.params);
+      Generation::Start(engine_, prompts_, metrics_, clock_, prompts, job.params);
   if (Failed(generation)) {
     return ErrorResponse(std::get<ApiError>(generation));
   }

@@ -168,7 +168,7 @@ struct ScalarIsa {
     return MapI([=](int i) { return p[i]; });
   }
   KVIK_SCALAR_OP I32 LoadI8(const int8_t* p) {
-    return MapI([=](int i) { return p[i]; });
+    return MapI([=](int i) { return int32_t{p[i]}; });
   }
   KVIK_SCALAR_OP I32 AddI(I32 a, I32 b) {
     return MapI([&](int i) { return U(a.lane[i]) + U(b.lane[i]); });
