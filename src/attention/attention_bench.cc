@@ -6,12 +6,10 @@
 // KVIK_KERNELS chooses the ISA; the arithmetic is bf16 where it has it. Every shape is compared
 // with the double-precision reference before it is timed. Exit 1 when a goal is missed.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +21,7 @@
 #include "base/float16.h"
 #include "base/machine_peak.h"
 #include "base/rng.h"
+#include "base/testing/bench_clock.h"
 #include "base/testing/bench_options.h"
 #include "base/testing/median.h"
 
@@ -30,27 +29,8 @@ namespace kvik::attention {
 namespace {
 
 using Options = kvik::testing::BenchOptions;
+using kvik::testing::BenchClock;
 using kvik::testing::OrDie;
-
-double Wall() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double ThreadCpuTime() {
-  timespec t = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
-// The clock of the measurement, for code that takes one.
-class BenchClock final : public Clock {
- public:
-  explicit BenchClock(double (*now)()) : now_(now) {}
-  [[nodiscard]] int64_t NowMicros() const override { return static_cast<int64_t>(now_() * 1e6); }
-
- private:
-  double (*now_)();
-};
 
 // Requests of `context` tokens each, all cached, their blocks at random places; and queries for
 // them.
@@ -162,8 +142,7 @@ class Bench {
         compute_(ComputeSupported(isa, ComputeType::kBf16) ? ComputeType::kBf16
                                                            : ComputeType::kF32),
         options_(options),
-        now_(options.cpu_time ? ThreadCpuTime : Wall),
-        clock_(now_),
+        clock_(options.cpu_time),
         pool_(options.threads) {}
 
   int Run() {
@@ -222,11 +201,11 @@ class Bench {
   template <typename Fn>
   double Best(double budget_s, int min_runs, Fn&& fn) {
     double best = 1e30;
-    const double start = Wall();
-    for (int i = 0; i < min_runs || Wall() - start < budget_s; ++i) {
-      const double t = now_();
+    const double start = wall_.NowSeconds();
+    for (int i = 0; i < min_runs || wall_.NowSeconds() - start < budget_s; ++i) {
+      const double t = clock_.NowSeconds();
       fn();
-      best = std::min(best, now_() - t);
+      best = std::min(best, clock_.NowSeconds() - t);
     }
     return best;
   }
@@ -276,16 +255,16 @@ class Bench {
     setup.Verify(two, 0, 3);
 
     const auto seconds = [&](const auto& fn) {
-      const double begin = now_();
+      const double begin = clock_.NowSeconds();
       fn();
-      return now_() - begin;
+      return clock_.NowSeconds() - begin;
     };
     // Each against its neighbour in time; the order alternates, since the first of two calls finds
     // the keys less close.
     std::vector<double> one_s, two_s, calls_s, to_one, to_calls;
     uint64_t dispatches_one_call = 0, dispatches_two_calls = 0;
-    const double start_s = Wall();
-    while (to_one.size() < 21 || Wall() - start_s < 2 * budget_s()) {
+    const double start_s = wall_.NowSeconds();
+    while (to_one.size() < 21 || wall_.NowSeconds() - start_s < 2 * budget_s()) {
       const auto one = [&] { one_s.push_back(seconds([&] { setup.Attend(one_plan, 0); })); };
       const auto calls = [&] {
         const uint64_t before = setup.num_dispatches();
@@ -335,14 +314,14 @@ class Bench {
     setup.Verify(ranges, 1, 1);
     // A pass of reading next to every pass of decoding: neighbours on the host take bandwidth.
     std::vector<double> reads, decodes, shares;
-    const double start = Wall();
-    while (shares.size() < 5 || Wall() - start < budget_s()) {
+    const double start = wall_.NowSeconds();
+    while (shares.size() < 5 || wall_.NowSeconds() - start < budget_s()) {
       reads.push_back(read_probe_.PassGbps(clock_, isa_, pool_));
-      const double begin = now_();
+      const double begin = clock_.NowSeconds();
       for (int layer = 0; layer < layers; ++layer) {
         setup.Attend(plan, layer);
       }
-      decodes.push_back(layer_bytes * layers / (now_() - begin) * 1e-9);
+      decodes.push_back(layer_bytes * layers / (clock_.NowSeconds() - begin) * 1e-9);
       shares.push_back(decodes.back() / reads.back());
     }
     const double goal = context >= 4096 ? 0.60 : 0.50;
@@ -358,7 +337,7 @@ class Bench {
   Isa isa_;
   ComputeType compute_;
   Options options_;
-  double (*now_)();
+  const BenchClock wall_{/*cpu_time=*/false};  // for budgets
   BenchClock clock_;
   ThreadPool pool_;
   ReadProbe read_probe_ = OrDie(ReadProbe::Create());

@@ -7,7 +7,9 @@
 #include "app/version.h"
 #include "cli/commands.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int Run(int argc, char** argv) {
   CLI::App root("kvik: an LLM serving engine built around its KV cache");
   root.set_version_flag("--version", std::string("kvik ") + kvik::app::kVersion);
   root.require_subcommand(1);
@@ -24,14 +26,21 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return root.exit(error) == 0 ? 0 : 2;
   }
-  try {
-    const kvik::Result<int> result = action();
-    if (result) {
-      return *result;
-    }
+  const kvik::Result<int> result = action();
+  if (!result) {
     std::fprintf(stderr, "kvik: %s\n", result.error().message.c_str());
+    return 1;
+  }
+  return *result;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "kvik: %s\n", error.what());
+    return 1;
   }
-  return 1;
 }

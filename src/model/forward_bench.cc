@@ -13,16 +13,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/machine_peak.h"
 #include "base/rng.h"
+#include "base/testing/bench_clock.h"
 #include "base/testing/bench_options.h"
 #include "model/model.h"
 #include "model/model_source.h"
@@ -40,16 +39,6 @@ constexpr double kPrefillGoal = 0.60;  // of the peak, at 1K tokens
 
 using Options = kvik::testing::BenchOptions;
 using kvik::testing::OrDie;
-
-// The time this thread ran.
-class CpuClock final : public Clock {
- public:
-  [[nodiscard]] int64_t NowMicros() const override {
-    timespec t = {};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return static_cast<int64_t>(t.tv_sec) * 1000000 + t.tv_nsec / 1000;
-  }
-};
 
 std::unique_ptr<ModelSource> RandomModel(int32_t num_layers) {
   testing::TinyModelOptions options;
@@ -101,7 +90,7 @@ class Bench {
         compute_(ComputeSupported(isa, ComputeType::kBf16) ? ComputeType::kBf16
                                                            : ComputeType::kF32),
         options_(options),
-        clock_(options.cpu_time ? static_cast<const Clock&>(cpu_clock_) : system_clock_),
+        clock_(options.cpu_time),
         pool_(options.threads) {}
 
   int Run() {
@@ -159,9 +148,9 @@ class Bench {
   double BestSeconds(int repeats, Fn&& fn) {
     double best = 1e30;
     for (int i = 0; i < repeats; ++i) {
-      const int64_t begin = clock_.NowMicros();
+      const double begin = clock_.NowSeconds();
       fn();
-      best = std::min(best, static_cast<double>(clock_.NowMicros() - begin) * 1e-6);
+      best = std::min(best, clock_.NowSeconds() - begin);
     }
     return best;
   }
@@ -227,9 +216,7 @@ class Bench {
   Isa isa_;
   ComputeType compute_;
   Options options_;
-  SystemClock system_clock_;
-  CpuClock cpu_clock_;
-  const Clock& clock_;
+  kvik::testing::BenchClock clock_;
   ThreadPool pool_;
   ReadProbe read_probe_ = OrDie(ReadProbe::Create());
   int goals_ = 0;
