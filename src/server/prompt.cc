@@ -75,7 +75,7 @@ void ForEachString(const JinjaValue& value, const Fn& fn) {
 // A noncharacter that occurs in none of the values; empty when all do.
 std::string FreeMark(const std::vector<const JinjaValue*>& values) {
   for (int i = 0; i < kNumNoncharacters; ++i) {
-    const std::string mark = Noncharacter(i);
+    std::string mark = Noncharacter(i);
     bool occurs = false;
     for (const JinjaValue* value : values) {
       ForEachString(*value, [&](const std::string& text) {

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <string>
 #include <utility>
@@ -328,5 +329,10 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  return kvik::tensor::Run(quick);
+  try {
+    return kvik::tensor::Run(quick);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gemm_bench: %s\n", error.what());
+    return 1;
+  }
 }
