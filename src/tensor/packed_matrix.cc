@@ -294,7 +294,9 @@ void PackedMatrix::ReadRow(size_t row, float* out) const {
       const Slot slot = SlotOf(compute_, output, j % kOctet);
       int q = 0;
       if (quant.bits == 8) {
-        q = load(quants + (octet * kOctet + slot.vector) * kPanelOutputs + slot.lane, int8_t{});
+        const int8_t code =
+            load(quants + (octet * kOctet + slot.vector) * kPanelOutputs + slot.lane, int8_t{});
+        q = code;
       } else {
         const uint32_t nibbles = load(quants + (octet * kPanelOutputs + slot.lane) * 4, uint32_t{});
         uint32_t bits = nibbles >> NibbleShift(static_cast<int>(slot.vector)) & 15U;

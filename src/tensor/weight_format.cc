@@ -217,7 +217,8 @@ void DequantizeRow(WeightFormat format, const std::byte* row, size_t k, float* o
       if (!quant.has_min) {
         out[base + i] = product;
       } else if (quant.has_sub_scales) {
-        out[base + i] = product - m * static_cast<float>(parts.sub_min[i / 32]);
+        const uint8_t min = parts.sub_min[i / 32];
+        out[base + i] = product - m * static_cast<float>(min);
       } else {
         out[base + i] = product + m;
       }
