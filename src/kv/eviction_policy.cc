@@ -8,9 +8,14 @@
 
 #include "kv/asym_policy.h"
 #include "kv/asym_run_policy.h"
+#include "kv/fifo_policy.h"
+#include "kv/gdsf_policy.h"
+#include "kv/lfu_policy.h"
 #include "kv/lru_policy.h"
+#include "kv/max_score_class_policy.h"
 #include "kv/pensieve_policy.h"
 #include "kv/random_policy.h"
+#include "kv/slru_policy.h"
 
 namespace kvik::kv {
 namespace {
@@ -47,6 +52,26 @@ constexpr std::array kPolicies = {
     NamedPolicy{"pensieve",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<PensievePolicy>(o);
+                }},
+    NamedPolicy{"lfu",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<LfuPolicy>(o);
+                }},
+    NamedPolicy{"slru",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<SlruPolicy>(o);
+                }},
+    NamedPolicy{"fifo",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<FifoPolicy>(o);
+                }},
+    NamedPolicy{"gdsf",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<GdsfPolicy>(o);
+                }},
+    NamedPolicy{"max-score-class",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<MaxScoreClassPolicy>(o);
                 }},
     NamedPolicy{"random",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
