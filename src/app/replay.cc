@@ -3,11 +3,15 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/mapped_file.h"
 #include "workload/cost_presets.h"
+#include "workload/long_context_trace.h"
+#include "workload/reference.h"
 #include "workload/replay.h"
 #include "workload/replay_table.h"
 #include "workload/sessions.h"
@@ -16,42 +20,111 @@
 namespace kvik::app {
 namespace {
 
-Result<workload::Trace> ReadTrace(const ReplayCommand& command) {
-  KVIK_ASSIGN(const MappedFile file, MappedFile::Open(command.trace_path));
+using workload::ReplayCell;
+using workload::Trace;
+
+std::string_view TextOf(const MappedFile& file) {
   const auto bytes = file.bytes();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  KVIK_ASSIGN(workload::Trace trace, workload::ParseTrace(text, command.trace_path));
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Result<Trace> ReadTrace(const ReplayCommand& command) {
+  KVIK_ASSIGN(const MappedFile file, MappedFile::Open(command.trace_path));
+  KVIK_ASSIGN(Trace trace, workload::ParseTrace(TextOf(file), command.trace_path));
   trace.name = std::filesystem::path(command.trace_path).stem().string();
   workload::AnnotateSessions(trace);
   if (command.session_sample > 1) {
     workload::SampleSessions(trace, command.session_sample);
   }
+  if (trace.requests.empty()) {
+    return Err(ErrorCode::kInvalidInput, "no session is left: lower --session-sample");
+  }
   return trace;
+}
+
+Result<Trace> MakeTrace(const ReplayCommand& command, uint64_t seed) {
+  std::optional<workload::LongContextOptions> options =
+      workload::LongContextNamed(command.workload);
+  if (!options) {
+    return Err(
+        ErrorCode::kInvalidInput,
+        "workload \"%s\": give longbench:5, longbench:10, loogle:5 or loogle:10 (N: how much "
+        "longer it is between turns than between openings of sessions)",
+        command.workload.c_str());
+  }
+  options->requests_per_second = command.qps;
+  options->scale = command.length_divisor;
+  options->seed = seed;
+  Trace trace = workload::TraceOf(workload::MakeLongContext(*options), command.block_size_tokens);
+  trace.name = command.workload;
+  return trace;
+}
+
+Result<std::vector<Trace>> Traces(const ReplayCommand& command) {
+  if (command.trace_path.empty() == command.workload.empty()) {
+    return Err(ErrorCode::kInvalidInput, "give --trace FILE or --workload NAME, and not both");
+  }
+  std::vector<Trace> traces;
+  if (!command.trace_path.empty()) {
+    KVIK_ASSIGN(Trace trace, ReadTrace(command));
+    traces.push_back(std::move(trace));
+  } else {
+    for (int32_t i = 0; i < command.seeds; ++i) {
+      KVIK_ASSIGN(Trace trace, MakeTrace(command, command.seed + static_cast<uint64_t>(i)));
+      traces.push_back(std::move(trace));
+    }
+  }
+  if (!command.name.empty()) {
+    for (Trace& trace : traces) {
+      trace.name = command.name;
+    }
+  }
+  return traces;
+}
+
+Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOptions options,
+                           Progress::Mode mode, const Clock& clock) {
+  size_t total = 0;
+  for (const Trace& trace : traces) {
+    total += trace.requests.size();
+  }
+  Progress progress(clock,
+                    {.label = options.policy.name + " " + std::to_string(options.cache_blocks),
+                     .total = total,
+                     .mode = mode});
+  std::vector<ReplayCell> cells;
+  size_t before = 0;
+  for (const Trace& trace : traces) {
+    options.progress = [&](size_t done) { progress.Update(before + done); };
+    KVIK_ASSIGN(ReplayCell cell, workload::Replay(trace, options, clock));
+    cells.push_back(std::move(cell));
+    before += trace.requests.size();
+  }
+  progress.Finish();
+  return workload::MeanOf(cells);
 }
 
 }  // namespace
 
 Result<int> RunReplay(const ReplayCommand& command) {
   KVIK_ASSIGN(const kv::CostModel cost, workload::ParseCost(command.cost));
-  KVIK_ASSIGN(const workload::Trace trace, ReadTrace(command));
-  if (trace.requests.empty()) {
-    return Err(ErrorCode::kInvalidInput, "no session is left: lower --session-sample");
+  std::optional<workload::Reference> reference;
+  if (!command.reference_path.empty()) {
+    KVIK_ASSIGN(const MappedFile file, MappedFile::Open(command.reference_path));
+    KVIK_ASSIGN(reference, workload::Reference::Parse(TextOf(file), command.reference_path));
   }
+  KVIK_ASSIGN(const std::vector<Trace> traces, Traces(command));
   const SystemClock clock;
-  std::vector<workload::ReplayCell> cells;
+  std::vector<ReplayCell> cells;
   for (const int32_t blocks : command.cache_blocks) {
     for (const std::string& policy : command.policies) {
-      Progress progress(clock, {.label = policy + " " + std::to_string(blocks),
-                                .total = trace.requests.size(),
-                                .mode = command.progress});
       workload::ReplayOptions options;
       options.policy = command.policy;
       options.policy.name = policy;
       options.policy.cost = cost;
+      options.policy.seed = command.seed;
       options.cache_blocks = blocks;
-      options.progress = [&](size_t done) { progress.Update(done); };
-      KVIK_ASSIGN(const workload::ReplayCell cell, workload::Replay(trace, options, clock));
-      progress.Finish();
+      KVIK_ASSIGN(const ReplayCell cell, RunCell(traces, options, command.progress, clock));
       cells.push_back(cell);
       if (command.json) {
         std::fputs(workload::CellJson(cell).c_str(), stdout);
@@ -60,9 +133,10 @@ Result<int> RunReplay(const ReplayCommand& command) {
     }
   }
   if (!command.json) {
-    std::printf("%s: %zu requests, blocks of %d tokens\n%s", trace.name.c_str(),
-                trace.requests.size(), trace.block_size_tokens,
-                workload::FormatCells(cells).c_str());
+    std::printf("%s: %zu requests, blocks of %d tokens", traces.front().name.c_str(),
+                traces.front().requests.size(), traces.front().block_size_tokens);
+    std::printf(traces.size() > 1 ? ", mean of %zu traces\n" : "\n", traces.size());
+    std::fputs(workload::FormatCells(cells, reference ? &*reference : nullptr).c_str(), stdout);
   }
   return 0;
 }

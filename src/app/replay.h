@@ -13,12 +13,24 @@
 namespace kvik::app {
 
 struct ReplayCommand {
+  // Exactly one of these.
   std::string trace_path;
+  std::string workload;  // "longbench:5"
+  // Of the trace.
+  std::string name;  // in results; empty: the file's or the workload's
+  uint32_t session_sample = 1;
+  // Of the workload.
+  double qps = 0.02;
+  int32_t length_divisor = 1;
+  int32_t block_size_tokens = 64;
+  uint64_t seed = 0;
+  int32_t seeds = 1;  // traces made with seed, seed + 1, ...; results are their mean
+
   std::vector<std::string> policies = {"lru"};
   std::vector<int32_t> cache_blocks;
   std::string cost = "h20-8b";
-  kv::PolicyOptions policy;  // knobs that all policies share
-  uint32_t session_sample = 1;
+  kv::PolicyOptions policy;    // knobs that all policies share
+  std::string reference_path;  // CSV to compare with
   bool json = false;
   Progress::Mode progress = Progress::Mode::kAuto;
 };

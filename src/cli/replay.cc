@@ -31,7 +31,22 @@ void AddReplay(CLI::App& root, Action& action) {
   auto options = std::make_shared<app::ReplayCommand>();
   CLI::App* command =
       root.add_subcommand("replay", "a trace through the cache: what each eviction policy saves");
-  command->add_option("--trace", options->trace_path, "JSON lines, one request each")->required();
+  command->add_option("--trace", options->trace_path, "JSON lines, one request each");
+  command->add_option("--workload", options->workload,
+                      "made up instead: longbench:5, longbench:10, loogle:5, loogle:10");
+  command->add_option("--name", options->name, "of the trace in results");
+  command->add_option("--qps", options->qps, "of the workload: requests a second")
+      ->check(CLI::Range(1e-6, 1e6))
+      ->capture_default_str();
+  command
+      ->add_option("--length-divisor", options->length_divisor, "of the workload: of all lengths")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command
+      ->add_option("--block-size", options->block_size_tokens,
+                   "of the workload: tokens; a trace has its own")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
   command
       ->add_option("--policies", options->policies,
                    "of " + Join(kv::EvictionPolicyNames(), workload::OfflinePolicyNames()))
@@ -68,8 +83,13 @@ void AddReplay(CLI::App& root, Action& action) {
   command->add_option("--slope-ratio", options->policy.slope_ratio, "of the curve beyond it")
       ->check(CLI::Range(1.000001, 1e6))
       ->capture_default_str();
-  command->add_option("--seed", options->policy.seed, "of policies that draw numbers")
+  command->add_option("--seed", options->seed, "of the workload, and of policies that draw numbers")
       ->capture_default_str();
+  command->add_option("--seeds", options->seeds, "workloads to take the mean of, from --seed on")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command->add_option("--reference", options->reference_path,
+                      "CSV with trace, cache_blocks, policy, miss_cost_pct to compare with");
   command->add_flag("--json", options->json, "one JSON object a line instead of a table");
   command->add_flag_callback(
       "--quiet", [options] { options->progress = Progress::Mode::kQuiet; }, "no progress");

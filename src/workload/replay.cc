@@ -148,6 +148,28 @@ class Driver {
 
 }  // namespace
 
+ReplayCell MeanOf(std::span<const ReplayCell> cells) {
+  ReplayCell mean = cells.front();
+  mean.repeats = static_cast<int32_t>(cells.size());
+  for (double ReplayCell::*const field :
+       {&ReplayCell::block_hit_pct, &ReplayCell::prefix_hit_pct, &ReplayCell::request_hit_pct,
+        &ReplayCell::miss_cost_pct, &ReplayCell::segments_mean, &ReplayCell::segments_p99,
+        &ReplayCell::us_per_request}) {
+    double sum = 0;
+    for (const ReplayCell& cell : cells) {
+      sum += cell.*field;
+    }
+    mean.*field = sum / static_cast<double>(cells.size());
+  }
+  mean.requests = 0;
+  mean.evictions = 0;
+  for (const ReplayCell& cell : cells) {
+    mean.requests += cell.requests;
+    mean.evictions += cell.evictions;
+  }
+  return mean;
+}
+
 Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, const Clock& clock) {
   if (options.cache_blocks < 1 || options.cache_blocks >= std::numeric_limits<int32_t>::max()) {
     return Err(ErrorCode::kInvalidInput, "cache of %d blocks: give at least 1",

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
@@ -39,8 +40,12 @@ struct ReplayCell {
   double segments_p99 = 0;
   double us_per_request = 0;  // of the cache's own work
   int64_t evictions = 0;
+  int32_t repeats = 1;      // traces of which this is the mean
   bool only_bound = false;  // of "bound": only miss_cost_pct means something
 };
+
+// The mean of cells of one policy and size, on traces of one kind. REQUIRES: not empty.
+ReplayCell MeanOf(std::span<const ReplayCell> cells);
 
 // `clock` measures us_per_request only. kInvalidInput as kv::KvCache::Create and
 // kv::MakeEvictionPolicy. REQUIRES: sessions annotated, if the policy is to know of them.

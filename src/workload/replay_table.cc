@@ -2,34 +2,58 @@
 #include "workload/replay_table.h"
 
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 namespace kvik::workload {
 namespace {
 
+constexpr double kNear = 1.0;  // points of miss cost
+
+std::string Format(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::string Format(const char* format, ...) {
+  char line[256];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  return line;
+}
+
 double Rounded(double value, double digits) { return std::round(value * digits) / digits; }
 
 }  // namespace
 
-std::string FormatCells(std::span<const ReplayCell> cells) {
-  char line[200];
-  std::snprintf(line, sizeof line, "%-16s %8s %9s %10s %9s %11s %8s %6s %8s\n", "policy", "blocks",
-                "miss cost", "block hit", "prefix", "request hit", "segments", "p99", "us/req");
-  std::string text = line;
+std::string FormatCells(std::span<const ReplayCell> cells, const Reference* reference) {
+  std::string text =
+      Format("%-16s %8s %9s %10s %9s %11s %8s %5s %8s", "policy", "blocks", "miss cost",
+             "block hit", "prefix", "request hit", "segments", "p99", "us/req");
+  text += reference != nullptr ? "  reference  difference\n" : "\n";
+  int compared = 0;
+  int within = 0;
   for (const ReplayCell& cell : cells) {
-    if (cell.only_bound) {
-      std::snprintf(line, sizeof line, "%-16s %8d %8.1f%%\n", cell.policy.c_str(),
-                    cell.cache_blocks, cell.miss_cost_pct);
-      text += line;
-      continue;
+    text += Format("%-16s %8d %8.1f%%", cell.policy.c_str(), cell.cache_blocks, cell.miss_cost_pct);
+    text += cell.only_bound ? std::string(56, ' ')
+                            : Format(" %9.1f%% %8.1f%% %10.1f%% %8.2f %5.0f %8.1f",
+                                     cell.block_hit_pct, cell.prefix_hit_pct, cell.request_hit_pct,
+                                     cell.segments_mean, cell.segments_p99, cell.us_per_request);
+    if (reference != nullptr) {
+      const auto theirs = reference->MissCostPct(cell.trace, cell.cache_blocks, cell.policy);
+      if (theirs) {
+        const double difference = cell.miss_cost_pct - *theirs;
+        text += Format(" %9.1f%% %+10.1f", *theirs, difference);
+        ++compared;
+        within += std::abs(difference) <= kNear ? 1 : 0;
+      } else {
+        text += "          -";
+      }
     }
-    std::snprintf(line, sizeof line,
-                  "%-16s %8d %8.1f%% %9.1f%% %8.1f%% %10.1f%% %8.2f %6.0f %8.1f\n",
-                  cell.policy.c_str(), cell.cache_blocks, cell.miss_cost_pct, cell.block_hit_pct,
-                  cell.prefix_hit_pct, cell.request_hit_pct, cell.segments_mean, cell.segments_p99,
-                  cell.us_per_request);
-    text += line;
+    text += "\n";
+  }
+  if (reference != nullptr) {
+    text += Format("%d of %d compared cells within %.0f point of the reference\n", within, compared,
+                   kNear);
   }
   return text;
 }
@@ -40,6 +64,7 @@ std::string CellJson(const ReplayCell& cell) {
   json["policy"] = cell.policy;
   json["cache_blocks"] = cell.cache_blocks;
   json["requests"] = cell.requests;
+  json["repeats"] = cell.repeats;
   if (cell.only_bound) {
     for (const char* field : {"block_hit_pct", "prefix_hit_pct", "request_hit_pct", "segments_mean",
                               "segments_p99", "us_per_request", "evictions"}) {

@@ -5,12 +5,14 @@
 #include <span>
 #include <string>
 
+#include "workload/reference.h"
 #include "workload/replay.h"
 
 namespace kvik::workload {
 
-// Aligned columns, one line a cell, each ended; a line of names first.
-std::string FormatCells(std::span<const ReplayCell> cells);
+// Aligned columns, one line a cell, each ended; a line of names first. With a reference two columns
+// more: its miss cost and how much more ours is, and a line that sums them up.
+std::string FormatCells(std::span<const ReplayCell> cells, const Reference* reference);
 // One JSON object on one line, ended.
 std::string CellJson(const ReplayCell& cell);
 
