@@ -26,30 +26,29 @@ class IndexedHeap {
     }
   };
 
-  explicit IndexedHeap(size_t num_items) : position_(num_items, kAbsent) {
-    entries_.reserve(num_items);
-  }
+  explicit IndexedHeap(size_t num_items) : position_(num_items) { entries_.reserve(num_items); }
 
   [[nodiscard]] bool empty() const { return entries_.empty(); }
   [[nodiscard]] size_t size() const { return entries_.size(); }
-  [[nodiscard]] bool Contains(int32_t item) const { return At(item) != kAbsent; }
+  [[nodiscard]] bool Contains(int32_t item) const {
+    const size_t i = At(item);
+    return i < entries_.size() && entries_[i].item == item;
+  }
   // REQUIRES: not empty.
   [[nodiscard]] const Entry& least() const { return entries_.front(); }
 
   // REQUIRES: the item is not in the heap.
   void Push(const Entry& entry) {
-    KVIK_CHECK(At(entry.item) == kAbsent);
+    KVIK_CHECK(!Contains(entry.item));
     entries_.push_back(entry);
     SiftUp(entries_.size() - 1, entry);
   }
   // REQUIRES: the item is in the heap.
   void Erase(int32_t item) {
-    const int32_t position = At(item);
-    KVIK_CHECK(position != kAbsent);
-    position_[static_cast<size_t>(item)] = kAbsent;
+    KVIK_CHECK(Contains(item));
+    const size_t hole = At(item);
     const Entry last = entries_.back();
     entries_.pop_back();
-    const auto hole = static_cast<size_t>(position);
     if (hole == entries_.size()) {
       return;
     }
@@ -59,16 +58,17 @@ class IndexedHeap {
       SiftDown(hole, last);
     }
   }
+  // O(1).
+  void Clear() { entries_.clear(); }
 
  private:
-  static constexpr int32_t kAbsent = -1;
   static constexpr size_t kArity = 4;
   static size_t Parent(size_t i) { return (i - 1) / kArity; }
 
-  [[nodiscard]] int32_t At(int32_t item) const { return position_[static_cast<size_t>(item)]; }
+  [[nodiscard]] size_t At(int32_t item) const { return position_[static_cast<size_t>(item)]; }
   void Place(size_t i, const Entry& entry) {
     entries_[i] = entry;
-    position_[static_cast<size_t>(entry.item)] = static_cast<int32_t>(i);
+    position_[static_cast<size_t>(entry.item)] = static_cast<uint32_t>(i);
   }
   void SiftUp(size_t hole, const Entry& entry) {
     while (hole > 0 && entry < entries_[Parent(hole)]) {
@@ -100,7 +100,7 @@ class IndexedHeap {
   }
 
   std::vector<Entry> entries_;
-  std::vector<int32_t> position_;  // [num_items] index into entries_, or kAbsent
+  std::vector<uint32_t> position_;  // [num_items] index into entries_, if that names the item
 };
 
 }  // namespace kvik::kv

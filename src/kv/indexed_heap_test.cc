@@ -40,6 +40,13 @@ TEST(IndexedHeap, RandomOperationsAgreeWithAnOrderedSet) {
         ASSERT_EQ(in[heap.least().item], *order.begin());
       }
     }
+    if (seed % 2 == 0) {
+      heap.Clear();
+      for (const auto& [item, key] : in) {
+        ASSERT_FALSE(heap.Contains(item));
+        heap.Push({key.first, key.second, item});
+      }
+    }
     while (!heap.empty()) {
       ASSERT_EQ(std::pair(heap.least().key, heap.least().order), *order.begin());
       order.erase(order.begin());

@@ -30,7 +30,7 @@ constexpr double kLimit = 0x1p25;
 constexpr double kMaxDecay = 0x1p24;
 
 // What a Tick may spend on a pending generation: items re-keyed, and items looked at.
-constexpr int kRekeyedPerTick = 256;
+constexpr int kRekeyedPerTick = 128;
 constexpr int32_t kVisitedPerTick = 4096;
 
 int64_t ToGrid(double ln) { return std::llrint(std::clamp(ln, -kLimit, kLimit) * kGrid); }
@@ -56,8 +56,15 @@ struct LeastValueIndex::Candidate {
 };
 
 struct LeastValueIndex::Generation {
-  Generation(const ReuseCurve& reuse_curve, int64_t epoch, size_t num_items)
-      : curve(reuse_curve), epoch_us(epoch), heap1(num_items), heap2(num_items) {}
+  Generation(const ReuseCurve& reuse_curve, size_t num_items)
+      : curve(reuse_curve), heap1(num_items), heap2(num_items) {}
+
+  void Begin(const ReuseCurve& reuse_curve, int64_t now_us) {
+    curve = reuse_curve;
+    epoch_us = now_us;
+    heap1.Clear();
+    heap2.Clear();
+  }
 
   [[nodiscard]] Pair Keys(const Item& item) const {
     const double t = Seconds(item.uses.last_us - epoch_us);
@@ -84,15 +91,16 @@ struct LeastValueIndex::Generation {
   }
 
   ReuseCurve curve;
-  int64_t epoch_us;
+  int64_t epoch_us = 0;
   IndexedHeap heap1;  // both empty unless the selection is kAuto
   IndexedHeap heap2;
 };
 
 struct LeastValueIndex::Class {
   std::unique_ptr<Generation> current;
-  std::unique_ptr<Generation> next;  // takes over when every item is in it; often null
-  int32_t swept = 0;                 // items below this one are in `next` already
+  std::unique_ptr<Generation> next;  // takes over when every item is in it
+  bool filling_next = false;         // else it waits for its time
+  int32_t swept = 0;                 // of `next`: items below this one are in it
   double lifespan_s = 0;             // wanted; lambda makes up for the curve's own
   size_t size = 0;
 };
@@ -104,7 +112,8 @@ LeastValueIndex::LeastValueIndex(int32_t num_items, VictimSelection selection,
       slot_(static_cast<size_t>(num_items), kNotFree) {
   for (const ReuseCurve& curve : curves) {
     Class& c = classes_.emplace_back();
-    c.current = std::make_unique<Generation>(curve, 0, HeapItems());
+    c.current = std::make_unique<Generation>(curve, HeapItems());
+    c.next = std::make_unique<Generation>(curve, HeapItems());
     c.lifespan_s = curve.lifespan_s();
   }
 }
@@ -126,7 +135,7 @@ void LeastValueIndex::Insert(int32_t id, const Item& item) {
   }
   if (selection_ == VictimSelection::kAuto) {
     c.current->Insert(id, item);
-    if (c.next != nullptr && id < c.swept) {
+    if (c.filling_next && id < c.swept) {
       c.next->Insert(id, item);
     }
   }
@@ -144,7 +153,7 @@ void LeastValueIndex::Erase(int32_t id) {
   --c.size;
   if (selection_ == VictimSelection::kAuto) {
     c.current->Erase(id);
-    if (c.next != nullptr && id < c.swept) {
+    if (c.filling_next && id < c.swept) {
       c.next->Erase(id);
     }
   }
@@ -217,13 +226,13 @@ void LeastValueIndex::SetLifespan(int32_t cls, double lifespan_s) {
 void LeastValueIndex::Tick(int64_t now_us) {
   for (size_t i = 0; i < classes_.size(); ++i) {
     Class& c = classes_[i];
-    if (c.next == nullptr) {
+    if (!c.filling_next) {
       const double ratio = c.lifespan_s / c.current->curve.lifespan_s();
       if (ratio >= 0.5 && ratio <= 2 && !c.current->IsWornOut(now_us)) {
         continue;
       }
-      c.next = std::make_unique<Generation>(c.current->curve.WithLifespan(c.lifespan_s), now_us,
-                                            HeapItems());
+      c.next->Begin(c.current->curve.WithLifespan(c.lifespan_s), now_us);
+      c.filling_next = true;
       c.swept = 0;
     }
     Sweep(c, static_cast<int32_t>(i));
@@ -242,7 +251,8 @@ void LeastValueIndex::Sweep(Class& c, int32_t cls) {
     }
   }
   if (c.swept == num_items || c.size == 0) {
-    c.current = std::move(c.next);
+    std::swap(c.current, c.next);
+    c.filling_next = false;
   }
 }
 

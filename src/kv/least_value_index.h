@@ -12,7 +12,7 @@
 // least gives the same item, to the last bit.
 //
 // A class's lifespan follows SetLifespan through lambda in O(1) while it is within [1/2, 2] of the
-// curve's own; beyond, the curve gets the new lifespan: new heaps are filled a few hundred items a
+// curve's own; beyond, the curve gets the new lifespan: new heaps are filled a hundred items a
 // Tick while the old ones serve, and then take over. Time never runs backwards. Thread-compatible.
 #pragma once
 
