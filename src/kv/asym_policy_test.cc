@@ -303,6 +303,11 @@ TEST(AsymPolicy, GhostsAreBoundedAndTeachTheLifespan) {
   EXPECT_NEAR(policy.statistics().lifespan_s(ReuseClass::kChat), 40, 2);
   EXPECT_EQ(policy.statistics().lifespan_s(ReuseClass::kTool), 60);
   EXPECT_NEAR(policy.index().curve(0).lifespan_s(), 40, 2);
+
+  AsymPolicy pupil(Options("asym", 4), kAsym);
+  ASSERT_TRUE(pupil.RestoreState(policy.SaveState()));
+  pupil.Tick(0);
+  EXPECT_EQ(pupil.index().curve(0).lifespan_s(), policy.index().curve(0).lifespan_s());
 }
 
 TEST(AsymPolicy, MaxScoreUsesPrefixesAndIgnoresTheCost) {

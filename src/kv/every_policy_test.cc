@@ -33,6 +33,25 @@ TEST_P(EveryPolicy, IsDeterministicCountsExactlyAndNeverTakesAHeldBlock) {
   EXPECT_GT(victims, 1000);
 }
 
+TEST_P(EveryPolicy, StartsFromWhatAnotherInstanceSaved) {
+  const PolicyOptions options{
+      .name = std::string(GetParam()), .num_blocks = 60, .block_size_tokens = 16};
+  const auto teacher = MakeEvictionPolicy(options).value();
+  ToyCache lessons({.seed = 1}, {teacher.get()});
+  for (int step = 0; step < 3000; ++step) {
+    ASSERT_NO_FATAL_FAILURE(lessons.Step());
+  }
+  const std::string state = teacher->SaveState();
+  const auto policy = MakeEvictionPolicy(options).value();
+  ASSERT_TRUE(policy->RestoreState(state));
+  EXPECT_EQ(policy->SaveState(), state);
+  EXPECT_FALSE(policy->RestoreState("no state of any policy").has_value());
+  ToyCache cache({.seed = 2}, {policy.get()});
+  for (int step = 0; step < 1000; ++step) {
+    ASSERT_NO_FATAL_FAILURE(cache.Step());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy,
                          testing::ValuesIn(EvictionPolicyNames().begin(),
                                            EvictionPolicyNames().end()),

@@ -67,6 +67,20 @@ class EvictionPolicy {
   virtual void Tick(int64_t /*now_us*/) {}
   [[nodiscard]] virtual HitScope hits() const { return HitScope::kGaps; }
   [[nodiscard]] virtual PolicyStats stats() const = 0;
+
+  // What was learned of the requests, not of the blocks, as JSON with a version; empty if the
+  // policy learns nothing. Holds no contents and no absolute times: another process may start from
+  // it.
+  [[nodiscard]] virtual std::string SaveState() const { return {}; }
+  // Starts from what another instance of the same policy saved. kInvalidInput says what is wrong
+  // with the text, and nothing is changed. REQUIRES: no event was heard yet.
+  virtual Result<void> RestoreState(std::string_view state) {
+    if (state.empty()) {
+      return {};
+    }
+    return Err(ErrorCode::kInvalidInput, "policy %s learns nothing that could be restored",
+               std::string(name()).c_str());
+  }
 };
 
 // How policies whose scores change with time find their victims.

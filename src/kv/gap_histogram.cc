@@ -7,6 +7,11 @@
 #include "base/check.h"
 
 namespace kvik::kv {
+namespace {
+
+constexpr double kMaxWeight = 1e15;  // sums of all bins stay exact enough
+
+}  // namespace
 
 void GapHistogram::Add(int64_t gap_us, int64_t count) {
   KVIK_CHECK(gap_us >= 0 && count >= 0);
@@ -36,6 +41,36 @@ double GapHistogram::QuantileSeconds(double q) const {
     }
   }
   return kLeastUs * 1e-6 * std::exp2(static_cast<double>(bin + 1) / kBinsPerOctave);
+}
+
+GapHistogram::Bins GapHistogram::bins() const {
+  Bins bins;
+  for (int bin = 0; bin < kBins; ++bin) {
+    if (weight_[static_cast<size_t>(bin)] > 0) {
+      bins.emplace_back(bin, weight_[static_cast<size_t>(bin)]);
+    }
+  }
+  return bins;
+}
+
+Result<void> GapHistogram::Restore(const Bins& bins, int64_t num_samples) {
+  GapHistogram restored;
+  restored.num_samples_ = num_samples;
+  int last = -1;
+  for (const auto& [bin, weight] : bins) {
+    if (bin <= last || bin >= kBins || !(weight > 0 && weight <= kMaxWeight)) {
+      return Err(ErrorCode::kInvalidInput, "a gap of bin %d with weight %g", bin, weight);
+    }
+    restored.weight_[static_cast<size_t>(bin)] = weight;
+    restored.total_ += weight;
+    last = bin;
+  }
+  if (num_samples < 0 || (num_samples > 0) != (restored.total_ > 0)) {
+    return Err(ErrorCode::kInvalidInput, "%lld samples of gaps do not fit their weights",
+               static_cast<long long>(num_samples));
+  }
+  *this = restored;
+  return {};
 }
 
 }  // namespace kvik::kv

@@ -7,6 +7,10 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
 
 namespace kvik::kv {
 
@@ -19,6 +23,12 @@ class GapHistogram {
   [[nodiscard]] double QuantileSeconds(double q) const;
   // Ever added, not decayed.
   [[nodiscard]] int64_t num_samples() const { return num_samples_; }
+
+  // The bins that hold something, as (bin, weight), ascending; to be restored by the same version.
+  using Bins = std::vector<std::pair<int, double>>;
+  [[nodiscard]] Bins bins() const;
+  // kInvalidInput, with nothing changed, for what bins() and num_samples() cannot have said.
+  Result<void> Restore(const Bins& bins, int64_t num_samples);
 
  private:
   static constexpr int kBinsPerOctave = 16;

@@ -13,7 +13,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
+#include "base/result.h"
 #include "kv/gap_histogram.h"
 #include "kv/ghost_map.h"
 
@@ -49,6 +52,10 @@ class ReuseStatistics {
   [[nodiscard]] double lifespan_s(ReuseClass cls) const { return ClassOf(cls).lifespan_s; }
   // Of a block that was let go of after a request of this class; 0 for chat.
   [[nodiscard]] double LnReturnFactor(ReuseClass cls) const;
+
+  // Lifespans, gaps and counts as JSON, without ghosts and absolute times. See EvictionPolicy.
+  [[nodiscard]] std::string SaveState() const;
+  Result<void> RestoreState(std::string_view state);
 
  private:
   struct Class {

@@ -149,13 +149,23 @@ std::vector<BlockId> ReuseValuePolicy::SelectVictims(size_t count, int64_t now_u
   return victims;
 }
 
+void ReuseValuePolicy::FollowLifespans() {
+  for (const ReuseClass cls : {ReuseClass::kChat, ReuseClass::kTool}) {
+    index_.SetLifespan(static_cast<int32_t>(cls), statistics_.lifespan_s(cls));
+  }
+}
+
 void ReuseValuePolicy::Tick(int64_t now_us) {
   if (statistics_.Tick(Now(now_us))) {
-    for (const ReuseClass cls : {ReuseClass::kChat, ReuseClass::kTool}) {
-      index_.SetLifespan(static_cast<int32_t>(cls), statistics_.lifespan_s(cls));
-    }
+    FollowLifespans();
   }
   index_.Tick(now_us_);
+}
+
+Result<void> ReuseValuePolicy::RestoreState(std::string_view state) {
+  KVIK_TRY(statistics_.RestoreState(state));
+  FollowLifespans();
+  return {};
 }
 
 }  // namespace kvik::kv

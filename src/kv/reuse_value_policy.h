@@ -30,6 +30,8 @@ class ReuseValuePolicy : public EvictionPolicy {
   [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count, int64_t now_us) final;
   void Tick(int64_t now_us) final;
   [[nodiscard]] PolicyStats stats() const final { return stats_; }
+  [[nodiscard]] std::string SaveState() const final { return statistics_.SaveState(); }
+  Result<void> RestoreState(std::string_view state) final;
 
   [[nodiscard]] const ReuseStatistics& statistics() const { return statistics_; }
   [[nodiscard]] const LeastValueIndex& index() const { return index_; }
@@ -67,6 +69,7 @@ class ReuseValuePolicy : public EvictionPolicy {
   Block& At(BlockId id, State expected);
   int64_t Now(int64_t now_us);
   void Use(Block& block, int64_t now_us);
+  void FollowLifespans();
 
   PolicyOptions options_;
   bool all_uses_;
