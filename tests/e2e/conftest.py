@@ -15,7 +15,10 @@ import pytest
 
 KVIK = os.environ["KVIK_BINARY"]
 MODEL = os.environ["KVIK_TINY_MODEL"]
-# How a build with sanitizers ends when it found something; kvik itself never ends so.
+# A build with sanitizers is many times slower: long tests ask for less of the same.
+with open(KVIK, "rb") as program:
+    INSTRUMENTED = re.search(rb"__[at]san_init", program.read()) is not None
+# How such a build ends when it found something; kvik itself never ends so.
 SANITIZER_EXIT_CODE = 86
 
 
