@@ -10,6 +10,7 @@
 #include "kv/asym_run_policy.h"
 #include "kv/fifo_policy.h"
 #include "kv/gdsf_policy.h"
+#include "kv/hazard_policy.h"
 #include "kv/lfu_policy.h"
 #include "kv/lru_policy.h"
 #include "kv/max_score_class_policy.h"
@@ -29,6 +30,14 @@ struct NamedPolicy {
 
 // A new policy is a file and a line here.
 constexpr std::array kPolicies = {
+    NamedPolicy{"hazard",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<HazardPolicy>(o, HitScope::kGaps);
+                }},
+    NamedPolicy{"hazard-prefix",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<HazardPolicy>(o, HitScope::kPrefix);
+                }},
     NamedPolicy{"lru",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<LruPolicy>(o.num_blocks);

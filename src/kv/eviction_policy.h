@@ -27,6 +27,7 @@ struct TrackedBlock {
   BlockId block = kNoBlock;
   int32_t first_pos = 0;  // position of its first token: recomputing a deep block costs more
   uint64_t content = 0;   // digest of the block's key, to know it again after it was evicted
+  uint64_t parent = 0;    // the same of the block before it; 0: none, or not known
 };
 
 // Which cached blocks a request may use under this policy.

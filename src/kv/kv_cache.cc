@@ -233,20 +233,24 @@ void KvCache::Commit(Sequence& sequence, std::span<const TokenRun> runs) {
     pool_.Seal(block);
     if (options_.prefix_caching) {
       const ContentKey& content = sequence.chain_.keys()[static_cast<size_t>(block_index)];
+      const uint64_t parent =
+          block_index == 0 ? 0
+                           : sequence.chain_.keys()[static_cast<size_t>(block_index) - 1].Digest();
       Publish(BlockKey{content, numerics_}, block, sequence.quality_,
-              block_index * options_.block_size_tokens);
+              block_index * options_.block_size_tokens, parent);
     }
   }
 }
 
-bool KvCache::Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos) {
+bool KvCache::Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos,
+                      uint64_t parent) {
   const auto result = index_.Publish(key, block, quality);
   if (result.outcome == PrefixIndex::PublishOutcome::kDuplicate) {
     ++duplicates_;
     return false;
   }
   ++published_;
-  policy_->Track(TrackedBlock{block, first_pos, key.content.Digest()});
+  policy_->Track(TrackedBlock{block, first_pos, key.content.Digest(), parent});
   if (result.superseded && pool_.state(*result.superseded) == BlockState::kCached) {
     DropCached(*result.superseded);
   }
@@ -296,7 +300,7 @@ std::optional<BlockId> KvCache::Import(const BlockKey& key, BlockQuality quality
   MakeRoom(1);
   const BlockId block = pool_.AllocateFilling().value();
   pool_.Seal(block);
-  const bool published = Publish(key, block, quality, first_pos);
+  const bool published = Publish(key, block, quality, first_pos, /*parent=*/0);
   pool_.Unref(block);
   if (!published) {
     pool_.Free(block);

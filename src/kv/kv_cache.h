@@ -135,7 +135,8 @@ class KvCache {
   void KeepPinnable(LookupResult& hits) const;
   static void KeepPrefix(LookupResult& hits);
   void MakeRoom(int32_t blocks);
-  bool Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos);
+  bool Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos,
+               uint64_t parent);
   void DropCached(BlockId block);
 
   CacheOptions options_;
