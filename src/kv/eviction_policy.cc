@@ -30,6 +30,10 @@ struct NamedPolicy {
 
 // A new policy is a file and a line here.
 constexpr std::array kPolicies = {
+    NamedPolicy{"lru",
+                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
+                  return std::make_unique<LruPolicy>(o.num_blocks);
+                }},
     NamedPolicy{"hazard",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<HazardPolicy>(o, HitScope::kGaps);
@@ -37,10 +41,6 @@ constexpr std::array kPolicies = {
     NamedPolicy{"hazard-prefix",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<HazardPolicy>(o, HitScope::kPrefix);
-                }},
-    NamedPolicy{"lru",
-                [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
-                  return std::make_unique<LruPolicy>(o.num_blocks);
                 }},
     NamedPolicy{"asym",
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {

@@ -84,8 +84,8 @@ void ReuseHazard::RebuildRates(int node) {
     return;
   }
   t.rates_us = now_us_;
-  const double prior_uses = kPriorUses * weight_;
   if (t.node.parent == kNoParent) {
+    const double prior_uses = kRootPriorUses * weight_;
     double younger = kFirstRate;
     for (size_t i = 0; i < t.rate.size(); ++i) {
       const double prior_s = prior_uses / inverse_width_[i];
@@ -104,6 +104,7 @@ void ReuseHazard::RebuildRates(int node) {
     seen += t.returns[i];
     expected += t.waiting_s[i] * parent.rate[i] * t.node.prior_factor;
   }
+  const double prior_uses = kPriorUses * weight_;
   const double factor = t.node.prior_factor * seen / expected;
   for (size_t i = 0; i < t.rate.size(); ++i) {
     const double prior_s = prior_uses / inverse_width_[i];

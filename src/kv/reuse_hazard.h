@@ -9,7 +9,7 @@
 // A class with little evidence leans on its parent, first as a whole (its hazards are the parent's
 // times one factor, seen returns over expected ones, as if kPriorReturns had been as expected),
 // then bin by bin (as if kPriorUses had waited through the bin at that rate). A root leans on its
-// own younger bins: hazard ~ 1 / age.
+// own younger bins (hazard ~ 1 / age, kRootPriorUses).
 //
 // From the hazards comes the gain of keeping a block that has waited for `age`:
 //
@@ -32,6 +32,7 @@ class ReuseHazard {
   static constexpr int kNoParent = -1;
   static constexpr double kPriorReturns = 5;
   static constexpr double kPriorUses = 20;
+  static constexpr double kRootPriorUses = 5;
   static constexpr double kFadeS = 3000;  // what was seen this long ago weighs 1/e
 
   struct Node {
