@@ -35,7 +35,8 @@ void SampleSessions(Trace& trace, uint32_t one_in) {
     request.turn = 0;
   }
   AnnotateSessions(trace);
-  trace.name += "/" + std::to_string(one_in);
+  trace.name += '/';
+  trace.name += std::to_string(one_in);
 }
 
 }  // namespace kvik::workload
