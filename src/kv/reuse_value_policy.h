@@ -57,7 +57,7 @@ class ReuseValuePolicy : public EvictionPolicy {
   virtual void RemoveEvictable(BlockId block) = 0;
   // Chooses and removes; the base forgets them afterwards.
   virtual std::vector<BlockId> PopVictims(size_t count, int64_t now_us) = 0;
-  // The block leaves the cache, evictable or not.
+  // The block leaves the cache, evictable or not, and not through PopVictims.
   virtual void OnGone(BlockId /*block*/) {}
 
   [[nodiscard]] const Block& block(BlockId id) const { return blocks_[static_cast<size_t>(id)]; }
