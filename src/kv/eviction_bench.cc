@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the cache itself costs a request of 35,000 tokens, by policy and size of the cache.
-//   eviction_bench [--blocks N,N] [--policies NAME,NAME] [--select auto|scan|batch] [--requests N]
+//   eviction_bench [--quick] [--blocks N,N] [--policies NAME,NAME] [--only SUBSTRING]
+//                  [--select auto|scan|batch] [--requests N]
 // Time is the thread's own, so that other work on the machine does not count. Conversations go on
 // or begin, half and half, and take turns at random; every request ends before the next begins.
 //   tick     the policy's upkeep, once a request
@@ -15,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,43 +55,51 @@ std::vector<std::string> Split(const std::string& list) {
   return parts;
 }
 
-Options Parse(int argc, char** argv) {
+// The flags of all benchmark programs are taken: nothing here uses threads.
+std::optional<Options> Parse(int argc, char** argv) {
   Options options;
+  std::string only;
   for (const auto name : EvictionPolicyNames()) {
     options.policies.emplace_back(name);
   }
-  bool known = argc % 2 == 1;
-  for (int i = 1; i + 1 < argc && known; i += 2) {
+  for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const std::string value = argv[i + 1];
+    if (flag == "--quick") {
+      options.blocks = {8192, 131'072};
+      options.requests = 10;
+      continue;
+    }
+    if (flag == "--cpu-time") {
+      continue;
+    }
+    if (++i == argc) {
+      return std::nullopt;
+    }
+    const std::string value = argv[i];
     if (flag == "--blocks") {
       options.blocks.clear();
       for (const std::string& number : Split(value)) {
         options.blocks.push_back(std::atoi(number.c_str()));
-        known = known && options.blocks.back() >= 2 * kRequestBlocks;
       }
     } else if (flag == "--policies") {
       options.policies = Split(value);
+    } else if (flag == "--only") {
+      only = value;
     } else if (flag == "--requests") {
       options.requests = std::atoi(value.c_str());
-      known = options.requests >= 1;
     } else if (flag == "--select" && (value == "auto" || value == "scan" || value == "batch")) {
       options.selection = value == "scan"    ? VictimSelection::kScan
                           : value == "batch" ? VictimSelection::kBatch
                                              : VictimSelection::kAuto;
-    } else {
-      known = false;
+    } else if (flag != "--threads") {
+      return std::nullopt;
     }
   }
-  if (!known) {
-    std::fprintf(stderr,
-                 "usage: eviction_bench [--blocks N,N] [--policies NAME,NAME] "
-                 "[--select auto|scan|batch] [--requests N]\n"
-                 "N blocks are at least %d\n",
-                 2 * kRequestBlocks);
-    std::exit(1);
-  }
-  return options;
+  std::erase_if(options.policies,
+                [&](const std::string& name) { return name.find(only) == std::string::npos; });
+  const bool roomy = std::all_of(options.blocks.begin(), options.blocks.end(),
+                                 [](int32_t blocks) { return blocks >= 2 * kRequestBlocks; });
+  return roomy && options.requests >= 1 ? std::optional(options) : std::nullopt;
 }
 
 // Keeps the time that another policy takes to choose.
@@ -231,7 +241,17 @@ Cost Measure(const Options& options, const std::string& name, int32_t num_blocks
 }
 
 int Main(int argc, char** argv) {
-  const Options options = Parse(argc, argv);
+  const std::optional<Options> parsed = Parse(argc, argv);
+  if (!parsed) {
+    std::fprintf(stderr,
+                 "usage: eviction_bench [--quick] [--blocks N,N] [--policies NAME,NAME] "
+                 "[--only SUBSTRING]\n"
+                 "                      [--select auto|scan|batch] [--requests N]\n"
+                 "N blocks are at least %d\n",
+                 2 * kRequestBlocks);
+    return 1;
+  }
+  const Options& options = *parsed;
   std::printf("us a request of %d blocks, the thread's own time, mean of %d requests\n",
               kRequestBlocks, options.requests);
   std::printf("%9s %-16s %7s %8s %8s %8s %8s %8s %8s %8s %8s\n", "blocks", "policy", "hits", "tick",
