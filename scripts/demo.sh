@@ -57,7 +57,7 @@ print("usage:", json.dumps(reply["usage"]))
 PYTHON
 
 load=(--workload multi-turn --base-url "$url" --sessions 6 --turns 4 --turn-words 100
-      --system-words 80 --max-tokens 24 --concurrency 3 --seed 1 --outputs "$work/answers")
+      --system-words 80 --max-tokens 24 --concurrency 3 --seed 1 --answers "$work/answers")
 echo '== the load, cold: every request computes its whole prompt'
 "$kvik" bench "${load[@]}" --cold
 echo '== the same load, warm: requests reuse what is left in the cache, gaps and all'

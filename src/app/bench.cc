@@ -2,355 +2,279 @@
 #include "app/bench.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "app/bench_result.h"
+#include "app/load_runner.h"
+#include "app/recorded_outputs.h"
 #include "base/clock.h"
-#include "base/json_parse.h"
-#include "base/mutex.h"
-#include "server/http.h"
-#include "server/sse.h"
-#include "workload/load_report.h"
+#include "base/rng.h"
+#include "workload/load_compare.h"
+#include "workload/prose.h"
 
 namespace kvik::app {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using workload::Conversation;
+using workload::PlannedCall;
 using workload::RequestRecord;
+using workload::TokenRun;
 
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return !path.empty() && std::filesystem::exists(path, ignored);
 }
 
-// What a server sent or a file holds; null if it is not a JSON object.
-Json ParseObject(std::string_view text) {
-  Result<Json> json = ParseJson<Json>(text, {.max_members = 4096});
-  return json && json->is_object() ? *std::move(json) : Json();
+template <typename Fn>
+bool AnyCall(const workload::LoadPlan& plan, const Fn& fn) {
+  return std::any_of(plan.sessions.begin(), plan.sessions.end(), [&](const auto& session) {
+    return std::any_of(session.calls.begin(), session.calls.end(), fn);
+  });
 }
 
-// Null when there is no such member, or `json` has no members. Other servers may answer anything.
-const Json& Member(const Json& json, const char* key) {
-  static const Json kNull;
-  const auto it = json.find(key);
-  return it == json.end() ? kNull : *it;
-}
-
-std::optional<int32_t> Integer(const Json& json) {
-  return json.is_number_integer() ? std::optional(json.get<int32_t>()) : std::nullopt;
-}
-
-// The message of an OpenAI error body, or the body.
-std::string ErrorText(const server::HttpReply& reply) {
-  const Json json = ParseObject(reply.body);
-  const Json& message = Member(Member(json, "error"), "message");
-  return "HTTP " + std::to_string(reply.status) + ": " +
-         (message.is_string() ? message.get<std::string>() : reply.body.substr(0, 200));
-}
-
-Result<std::string> FirstModel(server::HttpClient& client) {
-  KVIK_ASSIGN(const server::HttpReply reply, client.Get("/v1/models"));
-  if (reply.status != 200) {
-    return Err(ErrorCode::kUnavailable, "/v1/models: %s", ErrorText(reply).c_str());
+// Tokens that mean something, so that they decode to text that a client can read.
+Result<std::vector<TokenId>> Alphabet(const BenchOptions& options, BenchClient& client) {
+  std::vector<TokenId> alphabet;
+  if (options.token_range) {
+    const auto [first, last] = *options.token_range;
+    alphabet.resize(static_cast<size_t>(last - first));
+    std::iota(alphabet.begin(), alphabet.end(), first);
+    return alphabet;
   }
-  const Json json = ParseObject(reply.body);
-  const Json& models = Member(json, "data");
-  if (!models.is_array() || models.empty() || !Member(models[0], "id").is_string()) {
-    return Err(ErrorCode::kUnavailable, "/v1/models lists no model; name one with --model");
+  Rng rng(0);
+  Result<std::vector<TokenId>> ids = client.Tokenize(workload::Prose(rng, 500));
+  if (!ids) {
+    return ids.error().Wrap("prompts need token ids, give --token-ids FIRST-LAST instead");
   }
-  return Member(models[0], "id").get<std::string>();
+  alphabet = *std::move(ids);
+  std::sort(alphabet.begin(), alphabet.end());
+  alphabet.erase(std::unique(alphabet.begin(), alphabet.end()), alphabet.end());
+  if (alphabet.empty()) {
+    return Err(ErrorCode::kUnavailable, "/tokenize: no tokens for a text; give --token-ids");
+  }
+  return alphabet;
 }
 
-// Takes the events of one streamed answer.
-class AnswerReader {
+// The texts that the plan wants answered, as tokens.
+Result<ForcedOutputs> TokenizeOutputs(const workload::LoadPlan& plan, BenchClient& client,
+                                      Progress& progress) {
+  ForcedOutputs forced;
+  for (size_t s = 0; s < plan.sessions.size(); ++s) {
+    for (size_t c = 0; c < plan.sessions[s].calls.size(); ++c) {
+      if (const auto* text = std::get_if<std::string>(&plan.sessions[s].calls[c].output)) {
+        KVIK_ASSIGN(std::vector<TokenId> tokens, client.Tokenize(*text));
+        forced[{static_cast<int32_t>(s), static_cast<int32_t>(c)}] = std::move(tokens);
+        progress.Update(forced.size());
+      }
+    }
+  }
+  return forced;
+}
+
+// One run of the command.
+class BenchRun {
  public:
-  AnswerReader(const Clock& clock, RequestRecord& record)
-      : clock_(clock), record_(record), start_us_(clock.NowMicros()) {}
+  BenchRun(const BenchOptions& options, const Clock& clock) : options_(options), clock_(clock) {}
 
-  void OnBytes(std::string_view bytes) {
-    for (const std::string& data : parser_.Push(bytes)) {
-      if (data == "[DONE]") {
-        done_ = true;
-        continue;
-      }
-      const Json chunk = ParseObject(data);
-      if (!chunk.is_object()) {
-        record_.error = "a chunk of the stream is not JSON";
-      } else {
-        OnChunk(chunk);
-      }
+  Result<int> Run() {
+    KVIK_TRY(Prepare());
+    const std::string run = std::to_string(clock_.NowMicros());
+    LoadRunOptions load;
+    load.target = target_;
+    load.speedup = options_.pacing.speedup;
+    load.max_connections = options_.max_connections;
+    load.force_outputs = force_;
+    load.hints = options_.hints;
+    load.label = "warm-up";
+    load.progress = options_.progress;
+    for (int32_t pass = 0; pass < options_.warmup_passes; ++pass) {
+      const std::string name = "warm-up-" + std::to_string(pass);
+      load.session_prefix = options_.workload.name + "-" + run + "-" + name + "-";
+      load.salt = options_.cold ? name : "";
+      RunLoad(plan_, alphabet_, forced_, load, clock_);
     }
-  }
-  void Finish() {
-    record_.end_us = clock_.NowMicros() - start_us_;
-    if (record_.error.empty() && !done_) {
-      record_.error = "the stream ended before [DONE]";
-    }
-    if (record_.first_token_us == 0) {
-      record_.first_token_us = record_.end_us;  // an answer without text
-    }
+    load.session_prefix = options_.workload.name + "-" + run + "-";
+    // No two runs of a cold load may share a salt, or the second would find the first's blocks.
+    load.salt = options_.cold ? "cold-" + run : "";
+    load.label = options_.cold ? "cold" : "load";
+    load.warmup_sessions = options_.warmup_sessions;
+    LoadOutcome outcome = RunLoad(plan_, alphabet_, forced_, load, clock_);
+    return Conclude(outcome);
   }
 
  private:
-  void OnChunk(const Json& chunk) {
-    if (chunk.contains("error")) {
-      record_.error = Dump(chunk["error"]).substr(0, 200);
-      return;
+  Result<void> Prepare() {
+    target_ = options_.target;
+    KVIK_ASSIGN(const std::unique_ptr<BenchClient> nameless, BenchClient::Create(target_));
+    if (target_.model.empty()) {
+      KVIK_ASSIGN(target_.model, nameless->FirstModel());
     }
-    if (const Json& choices = Member(chunk, "choices"); choices.is_array() && !choices.empty()) {
-      const Json& content = Member(Member(choices[0], "delta"), "content");
-      if (content.is_string() && !content.get_ref<const std::string&>().empty()) {
-        OnText(content.get_ref<const std::string&>());
+    KVIK_ASSIGN(client_, BenchClient::Create(target_));
+    KVIK_ASSIGN(plan_, MakeBenchPlan(options_.workload, options_.pacing));
+    if (options_.warmup_sessions >= static_cast<int32_t>(plan_.load.sessions.size())) {
+      return Err(ErrorCode::kInvalidInput,
+                 "--warmup-sessions %d leaves nothing to measure: the load has %zu sessions",
+                 options_.warmup_sessions, plan_.load.sessions.size());
+    }
+    for (const std::string& path : {options_.outputs_path, options_.answers_path}) {
+      if (Exists(path)) {
+        KVIK_ASSIGN(recorded_, RecordedOutputs::Load(path));
       }
     }
-    if (const Json& usage = Member(chunk, "usage"); usage.is_object()) {
-      record_.prompt_tokens = Integer(Member(usage, "prompt_tokens")).value_or(0);
-      record_.completion_tokens = Integer(Member(usage, "completion_tokens")).value_or(0);
-      record_.cached_tokens =
-          Integer(Member(Member(usage, "prompt_tokens_details"), "cached_tokens"));
+    KVIK_TRY(PrepareOutputs());
+    if (AnyCall(plan_.load, [](const PlannedCall& call) {
+          return std::holds_alternative<std::vector<TokenRun>>(call.prompt);
+        })) {
+      KVIK_ASSIGN(alphabet_, Alphabet(options_, *client_));
     }
-    if (const std::optional<int32_t> segments =
-            Integer(Member(Member(chunk, "kvik"), "segments"))) {
-      record_.cached_segments = segments;
-    }
-  }
-  void OnText(const std::string& text) {
-    const int64_t now_us = clock_.NowMicros() - start_us_;
-    if (record_.first_token_us == 0) {
-      record_.first_token_us = now_us;
-    } else {
-      record_.gaps_us.push_back(now_us - last_text_us_);
-    }
-    last_text_us_ = now_us;
-    record_.text += text;
-  }
-
-  const Clock& clock_;
-  RequestRecord& record_;
-  const int64_t start_us_;
-  server::SseParser parser_;
-  int64_t last_text_us_ = 0;
-  bool done_ = false;
-};
-
-// Answers of an earlier run, one JSON object a line.
-class RecordedOutputs {
- public:
-  static Result<RecordedOutputs> Load(const std::string& path) {
-    RecordedOutputs recorded;
-    std::ifstream file(path);
-    std::string line;
-    for (int number = 1; std::getline(file, line); ++number) {
-      const Json json = ParseObject(line);
-      if (!Member(json, "text").is_string() || !Member(json, "session").is_number_integer() ||
-          !Member(json, "turn").is_number_integer()) {
-        return Err(ErrorCode::kInvalidInput, "%s:%d: not a recorded answer; remove the file",
-                   path.c_str(), number);
-      }
-      recorded.texts_[{json["session"].get<int32_t>(), json["turn"].get<int32_t>()}] =
-          json["text"].get<std::string>();
-    }
-    return recorded;
-  }
-  static Result<void> Save(const std::string& path, const std::vector<RequestRecord>& records) {
-    std::ofstream file(path);
-    for (const RequestRecord& record : records) {
-      file << Dump({{"session", record.session}, {"turn", record.turn}, {"text", record.text}})
-           << '\n';
-    }
-    file.flush();
-    if (!file) {
-      return Err(ErrorCode::kUnavailable, "cannot write %s", path.c_str());
+    if (!options_.outputs_path.empty() && !Exists(options_.outputs_path)) {
+      KVIK_ASSIGN(target_.ask_for_token_ids, client_->TellsTokenIds());
     }
     return {};
   }
-  // Answers that are missing on either side or not the same.
-  [[nodiscard]] int32_t CountDifferences(const std::vector<RequestRecord>& records) const {
-    int32_t same = 0;
-    for (const RequestRecord& record : records) {
-      const auto it = texts_.find({record.session, record.turn});
-      same += it != texts_.end() && it->second == record.text ? 1 : 0;
+
+  Result<void> PrepareOutputs() {
+    const bool replayed = Exists(options_.outputs_path);
+    if (replayed && !target_.kvik_fields) {
+      return Err(ErrorCode::kInvalidInput,
+                 "--outputs %s would force answers, which --no-kvik-fields does not allow",
+                 options_.outputs_path.c_str());
     }
-    return static_cast<int32_t>(std::max(texts_.size(), records.size())) - same;
+    const bool planned = AnyCall(plan_.load, [](const PlannedCall& call) {
+      return !std::holds_alternative<std::monostate>(call.output);
+    });
+    force_ = target_.kvik_fields && (planned || replayed);
+    if (!force_) {
+      return {};
+    }
+    KVIK_ASSIGN(const bool known, client_->KnowsForcedTokens());
+    if (!known) {
+      return Err(ErrorCode::kUnsupported,
+                 "the server at %s does not know kvik.forced_token_ids, so its answers cannot be "
+                 "those planned; --no-kvik-fields lets it answer as it likes",
+                 target_.base_url.c_str());
+    }
+    if (replayed) {
+      KVIK_ASSIGN(forced_, recorded_->TokenIds());
+      return {};
+    }
+    const auto texts = static_cast<uint64_t>(plan_.load.calls());
+    if (AnyCall(plan_.load, [](const PlannedCall& call) {
+          return std::holds_alternative<std::string>(call.output);
+        })) {
+      Progress progress(clock_, {.label = "outputs", .total = texts, .mode = options_.progress});
+      KVIK_ASSIGN(forced_, TokenizeOutputs(plan_.load, *client_, progress));
+    }
+    return {};
   }
 
- private:
-  std::map<std::pair<int32_t, int32_t>, std::string> texts_;
-};
-
-class LoadRunner {
- public:
-  LoadRunner(const BenchOptions& options, std::string model, const Clock& clock)
-      : options_(options),
-        model_(std::move(model)),
-        clock_(clock),
-        conversations_(workload::MakeMultiTurn(options.load)) {}
-
-  struct Outcome {
-    std::vector<RequestRecord> records;  // by session, then turn
-    int64_t wall_us = 0;
-  };
-  Outcome Pass(const std::string& label, const std::string& salt) {
-    const auto turns = static_cast<size_t>(options_.load.turns);
-    Outcome outcome;
-    outcome.records.resize(conversations_.size() * turns);
-    Progress progress(clock_,
-                      {.label = label, .total = outcome.records.size(), .mode = options_.progress});
-    Mutex progress_mutex;
-    uint64_t finished = 0;
-    std::atomic<size_t> next{0};
-    const auto work = [&] {
-      for (size_t session = next++; session < conversations_.size(); session = next++) {
-        RunSession(session, salt, &outcome.records[session * turns], [&] {
-          MutexLock lock(progress_mutex);
-          progress.Update(++finished);
-        });
+  Result<int> Conclude(LoadOutcome& outcome) {
+    BenchSummary summary;
+    summary.workload = options_.workload.name;
+    summary.model = target_.model;
+    summary.base_url = target_.base_url;
+    summary.seed = options_.workload.seed;
+    summary.report = workload::Summarize(outcome.records, outcome.wall_us, options_.goals);
+    summary.left_out = plan_.load.left_out;
+    const auto failed = std::count_if(outcome.records.begin(), outcome.records.end(),
+                                      [](const RequestRecord& r) { return !r.error.empty(); });
+    if (recorded_) {
+      summary.differing_outputs = recorded_->CountDifferences(outcome.records);
+    }
+    if (failed == 0) {
+      KVIK_TRY(Record(outcome.records));
+    }
+    if (!options_.save_path.empty()) {
+      KVIK_TRY(SaveResult(options_.save_path, summary, outcome.records));
+    }
+    if (options_.json) {
+      std::printf("%s\n", SummaryJson(summary).c_str());
+    } else {
+      Print(summary, outcome.records.size());
+    }
+    for (const RequestRecord& record : outcome.records) {
+      if (!record.error.empty()) {
+        std::fprintf(stderr, "kvik: session %d turn %d failed: %s\n", record.session, record.turn,
+                     record.error.c_str());
+        break;  // the first says enough
       }
-    };
-    const int64_t start_us = clock_.NowMicros();
-    std::vector<std::thread> threads;
-    const auto wanted = std::min(static_cast<size_t>(options_.concurrency), conversations_.size());
-    for (size_t i = 0; i < wanted; ++i) {
-      threads.emplace_back(work);
     }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-    outcome.wall_us = clock_.NowMicros() - start_us;
-    return outcome;
+    return failed == 0 && summary.differing_outputs.value_or(0) == 0 ? 0 : 1;
   }
 
- private:
-  template <typename Fn>
-  void RunSession(size_t session, const std::string& salt, RequestRecord* records,
-                  const Fn& on_finished) {
-    const Conversation& conversation = conversations_[session];
-    Json messages = Json::array();
-    if (!conversation.system.empty()) {
-      messages.push_back({{"role", "system"}, {"content", conversation.system}});
+  // Writes the files of answers that are not there yet.
+  Result<void> Record(std::vector<RequestRecord>& records) {
+    if (!options_.answers_path.empty() && !Exists(options_.answers_path)) {
+      KVIK_TRY(RecordedOutputs::Save(options_.answers_path, records));
     }
-    auto client = server::HttpClient::Create(options_.base_url, options_.api_key);
-    for (size_t turn = 0; turn < conversation.turns.size(); ++turn) {
-      RequestRecord& record = records[turn];
-      record.session = static_cast<int32_t>(session);
-      record.turn = static_cast<int32_t>(turn);
-      messages.push_back({{"role", "user"}, {"content", conversation.turns[turn]}});
-      Json request;
-      request["model"] = model_;
-      request["messages"] = messages;
-      request["max_tokens"] = options_.max_tokens;
-      request["temperature"] = 0;
-      request["stream"] = true;
-      request["stream_options"] = {{"include_usage", true}};
-      if (!salt.empty()) {
-        request["cache_salt"] = salt + "-" + std::to_string(session) + "-" + std::to_string(turn);
+    if (options_.outputs_path.empty() || Exists(options_.outputs_path)) {
+      return {};
+    }
+    Progress progress(
+        clock_,
+        {.label = "token ids of the answers", .total = records.size(), .mode = options_.progress});
+    uint64_t done = 0;
+    for (RequestRecord& record : records) {
+      if (record.token_ids.empty() && !record.text.empty()) {
+        KVIK_ASSIGN(record.token_ids, client_->Tokenize(record.text));
       }
-      AnswerReader reader(clock_, record);
-      const Result<server::HttpReply> reply = (*client)->PostStreaming(
-          "/v1/chat/completions", Dump(request), [&](std::string_view bytes) {
-            reader.OnBytes(bytes);
-            return true;
-          });
-      if (!reply) {
-        record.error = reply.error().message;
-      } else if (reply->status != 200) {
-        record.error = ErrorText(*reply);
-      }
-      reader.Finish();
-      on_finished();
-      messages.push_back({{"role", "assistant"}, {"content", record.text}});
+      progress.Update(++done);
+    }
+    return RecordedOutputs::Save(options_.outputs_path, records);
+  }
+
+  void Print(const BenchSummary& summary, size_t answers) const {
+    std::fputs(workload::FormatReport(summary.report).c_str(), stdout);
+    if (summary.left_out > 0) {
+      std::printf("left out               %9d requests longer than --context\n", summary.left_out);
+    }
+    if (summary.differing_outputs) {
+      const std::string& path =
+          options_.answers_path.empty() ? options_.outputs_path : options_.answers_path;
+      std::printf("outputs identical: %s (%d of %zu differ from %s)\n",
+                  *summary.differing_outputs == 0 ? "yes" : "no", *summary.differing_outputs,
+                  answers, path.c_str());
     }
   }
 
   const BenchOptions& options_;
-  const std::string model_;
   const Clock& clock_;
-  const std::vector<Conversation> conversations_;
+  BenchTarget target_;
+  std::unique_ptr<BenchClient> client_;
+  BenchPlan plan_;
+  std::optional<RecordedOutputs> recorded_;
+  bool force_ = false;
+  ForcedOutputs forced_;
+  std::vector<TokenId> alphabet_;
 };
-
-Json DistributionJson(const workload::Distribution& d) {
-  return {{"mean", d.mean}, {"p50", d.p50}, {"p90", d.p90}, {"p99", d.p99}};
-}
-
-Json ReportJson(const workload::LoadReport& report) {
-  Json json;
-  json["requests"] = report.requests;
-  json["failed"] = report.failed;
-  json["seconds"] = report.seconds;
-  json["requests_per_second"] = report.requests_per_second;
-  json["prompt_tokens"] = report.prompt_tokens;
-  json["completion_tokens"] = report.completion_tokens;
-  json["output_tokens_per_second"] = report.output_tokens_per_second;
-  json["ttft_ms"] = DistributionJson(report.ttft);
-  json["tpot_ms"] = DistributionJson(report.tpot);
-  json["itl_ms"] = DistributionJson(report.itl);
-  json["e2e_ms"] = DistributionJson(report.e2e);
-  json["cached_tokens"] = report.knows_cache ? Json(report.cached_tokens) : Json();
-  json["hit_rate"] = report.knows_cache ? Json(report.hit_rate) : Json();
-  json["mean_segments"] = report.knows_segments ? Json(report.mean_segments) : Json();
-  json["multi_segment_share"] = report.knows_segments ? Json(report.multi_segment_share) : Json();
-  return json;
-}
 
 }  // namespace
 
 Result<int> Bench(const BenchOptions& options) {
+  if (!options.outputs_path.empty() && !options.answers_path.empty()) {
+    return Err(ErrorCode::kInvalidInput, "--outputs and --answers exclude each other");
+  }
   const SystemClock clock;
-  KVIK_ASSIGN(const std::unique_ptr<server::HttpClient> client,
-              server::HttpClient::Create(options.base_url, options.api_key));
-  std::string model = options.model;
-  if (model.empty()) {
-    KVIK_ASSIGN(model, FirstModel(*client));
-  }
-  std::optional<RecordedOutputs> recorded;
-  std::error_code ignored;
-  if (!options.outputs_path.empty() && std::filesystem::exists(options.outputs_path, ignored)) {
-    KVIK_ASSIGN(recorded, RecordedOutputs::Load(options.outputs_path));
-  }
-  LoadRunner runner(options, model, clock);
-  for (int32_t pass = 0; pass < options.warmup_passes; ++pass) {
-    runner.Pass("warm-up", options.cold ? "warm-up-" + std::to_string(pass) : "");
-  }
-  // No two runs of a cold load may share a salt, or the second would find the first's blocks.
-  const std::string salt = options.cold ? "cold-" + std::to_string(clock.NowMicros()) : "";
-  const LoadRunner::Outcome outcome = runner.Pass(options.cold ? "cold" : "load", salt);
-  const workload::LoadReport report = workload::Summarize(outcome.records, outcome.wall_us);
+  return BenchRun(options, clock).Run();
+}
 
-  std::optional<int32_t> differences;
-  if (recorded) {
-    differences = recorded->CountDifferences(outcome.records);
-  } else if (!options.outputs_path.empty() && report.failed == 0) {
-    KVIK_TRY(RecordedOutputs::Save(options.outputs_path, outcome.records));
-  }
+Result<int> BenchCompare(const BenchCompareOptions& options) {
+  KVIK_ASSIGN(const workload::LoadSamples a, LoadResult(options.a_path));
+  KVIK_ASSIGN(const workload::LoadSamples b, LoadResult(options.b_path));
+  const std::vector<workload::MetricComparison> metrics = workload::Compare(
+      a, b,
+      {.resamples = options.resamples, .confidence = options.confidence, .seed = options.seed});
   if (options.json) {
-    Json json = ReportJson(report);
-    json["differing_outputs"] = differences ? Json(*differences) : Json();
-    std::printf("%s\n", json.dump(2).c_str());
+    std::printf("%s\n", ComparisonJson(metrics).c_str());
   } else {
-    std::fputs(workload::FormatReport(report).c_str(), stdout);
-    if (differences) {
-      std::printf("outputs identical: %s (%d of %zu differ from %s)\n",
-                  *differences == 0 ? "yes" : "no", *differences, outcome.records.size(),
-                  options.outputs_path.c_str());
-    }
+    std::fputs(workload::FormatComparison(metrics, options.confidence).c_str(), stdout);
   }
-  for (const RequestRecord& record : outcome.records) {
-    if (!record.error.empty()) {
-      std::fprintf(stderr, "kvik: session %d turn %d failed: %s\n", record.session, record.turn,
-                   record.error.c_str());
-      break;  // the first says enough
-    }
-  }
-  return report.failed == 0 && differences.value_or(0) == 0 ? 0 : 1;
+  return 0;
 }
 
 }  // namespace kvik::app

@@ -1,46 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload/multi_turn.h"
 
-#include <iterator>
-
 #include "base/rng.h"
+#include "workload/prose.h"
 
 namespace kvik::workload {
-namespace {
-
-constexpr const char* kWords[] = {
-    "river",   "stone",  "garden", "engine",  "letter", "market",  "winter",   "copper", "signal",
-    "harbour", "paper",  "field",  "window",  "bridge", "forest",  "music",    "number", "island",
-    "silver",  "table",  "cloud",  "station", "valley", "lamp",    "road",     "glass",  "summer",
-    "village", "ocean",  "clock",  "school",  "iron",   "bread",   "mountain", "horse",  "theory",
-    "square",  "colour", "tower",  "machine", "book",   "morning", "planet",   "rope",   "leaf"};
-constexpr const char* kVerbs[] = {"moves",  "holds",   "follows", "breaks", "carries",
-                                  "covers", "reaches", "turns",   "leaves", "opens"};
-
-// Sentences of five words until there are `words`.
-std::string Prose(Rng& rng, int32_t words) {
-  std::string text;
-  for (int32_t i = 0; i < words; ++i) {
-    switch (i % 5) {
-      case 0:
-        text += text.empty() ? "The " : " The ";
-        break;
-      case 2:
-        text += std::string(" ") + kVerbs[rng.Below(std::size(kVerbs))];
-        break;
-      case 3:
-        text += " the";
-        break;
-      default:
-        text += i % 5 == 4 ? " " : "";
-        text += kWords[rng.Below(std::size(kWords))];
-        text += i % 5 == 4 ? "." : "";
-    }
-  }
-  return text;
-}
-
-}  // namespace
 
 std::vector<Conversation> MakeMultiTurn(const MultiTurnOptions& options) {
   Rng shared(options.seed, 0);
@@ -53,12 +17,32 @@ std::vector<Conversation> MakeMultiTurn(const MultiTurnOptions& options) {
     Conversation conversation;
     conversation.system = system;
     for (int32_t turn = 0; turn < options.turns; ++turn) {
-      conversation.turns.push_back(Prose(rng, options.turn_words) + " What does the " +
-                                   kWords[rng.Below(std::size(kWords))] + " do?");
+      conversation.turns.push_back(
+          Concat({Prose(rng, options.turn_words), " What does the ", Word(rng), " do?"}));
     }
     conversations.push_back(std::move(conversation));
   }
   return conversations;
+}
+
+LoadPlan PlanMultiTurn(const MultiTurnOptions& options, int32_t max_tokens) {
+  LoadPlan plan;
+  for (Conversation& conversation : MakeMultiTurn(options)) {
+    PlannedSession session;
+    for (std::string& turn : conversation.turns) {
+      std::vector<PlannedMessage> messages;
+      if (session.calls.empty() && !conversation.system.empty()) {
+        messages.push_back({"system", std::move(conversation.system)});
+      }
+      messages.push_back({"user", std::move(turn)});
+      PlannedCall call;
+      call.prompt = std::move(messages);
+      call.max_tokens = max_tokens;
+      session.calls.push_back(std::move(call));
+    }
+    plan.sessions.push_back(std::move(session));
+  }
+  return plan;
 }
 
 }  // namespace kvik::workload

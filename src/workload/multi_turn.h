@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "workload/load_plan.h"
+
 namespace kvik::workload {
 
 struct MultiTurnOptions {
@@ -23,5 +25,8 @@ struct Conversation {
 
 // Equal options give equal text.
 std::vector<Conversation> MakeMultiTurn(const MultiTurnOptions& options);
+
+// The same as a plan without pauses, every answer of at most `max_tokens`.
+LoadPlan PlanMultiTurn(const MultiTurnOptions& options, int32_t max_tokens);
 
 }  // namespace kvik::workload

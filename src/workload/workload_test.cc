@@ -61,6 +61,44 @@ TEST(Summarize, CountsFailuresApartAndRatesByGoodRequests) {
   EXPECT_THAT(FormatReport(report), testing::HasSubstr("50.0 % of requests had 2 or more"));
 }
 
+TEST(Summarize, AJobLastsFromItsFirstPlannedSendToItsLastToken) {
+  std::vector<RequestRecord> records = {Record(10'000, 40'000, 4, 2), Record(10'000, 50'000, 4, 2),
+                                        Record(10'000, 60'000, 4, 2), Record(0, 0, 1, 0)};
+  records[1].turn = 1;
+  records[1].planned_us = records[1].sent_us = 1'000'000;
+  records[2].session = 1;
+  records[3].session = 1;
+  records[3].error = "refused";
+  const LoadReport report = Summarize(records, 1'000'000);
+  EXPECT_EQ(report.jobs, 1) << "a session with a failed request is no finished job";
+  EXPECT_DOUBLE_EQ(report.job.mean, 1050);
+}
+
+TEST(Summarize, GoalsCountFailedRequestsAndWarmUpCountsNowhere) {
+  std::vector<RequestRecord> records = {Record(10'000, 40'000, 4, 1), Record(90'000, 120'000, 4, 1),
+                                        Record(10'000, 310'000, 4, 1)};
+  records.emplace_back().error = "refused";
+  records.push_back(records[0]);
+  records.back().warm_up = true;
+  const LoadReport report = Summarize(records, 2'000'000, {.ttft_ms = 50, .tpot_ms = 10});
+  EXPECT_EQ(report.requests, 4);
+  EXPECT_DOUBLE_EQ(report.good_share, 0.25);
+  EXPECT_DOUBLE_EQ(report.good_per_second, 0.5);
+  EXPECT_THAT(FormatReport(report), testing::HasSubstr("within the goals"));
+  EXPECT_FALSE(Summarize(records, 2'000'000).has_goals);
+}
+
+TEST(Summarize, SaysWhatWasSentLate) {
+  std::vector<RequestRecord> records = {Record(50'000, 60'000, 4, 1), Record(10'000, 60'000, 4, 1)};
+  records[0].sent_us = 40'000;
+  records[1].sent_us = 9'000;
+  const LoadReport report = Summarize(records, 2'000'000);
+  EXPECT_EQ(report.late, 1);
+  EXPECT_DOUBLE_EQ(report.max_late_ms, 40);
+  EXPECT_DOUBLE_EQ(report.ttft.mean, 30) << "from the planned time";
+  EXPECT_THAT(FormatReport(report), testing::HasSubstr("late sends"));
+}
+
 TEST(Summarize, SaysNothingOfACacheThatTheServerDoesNotTellOf) {
   RequestRecord record;
   record.prompt_tokens = 1;

@@ -187,7 +187,7 @@ def test_inspect_for_machines():
 def test_bench_compares_answers(server, tmp_path):
     outputs = tmp_path / "answers"
     load = ["bench", "--workload", "multi-turn", "--base-url", server.url, "--sessions", "2", "--turns", "2",
-            "--turn-words", "20", "--system-words", "10", "--max-tokens", "6", "--outputs", str(outputs), "--json"]
+            "--turn-words", "20", "--system-words", "10", "--max-tokens", "6", "--answers", str(outputs), "--json"]
     cold = run(*load, "--cold")
     assert cold.returncode == 0, cold.stderr
     assert json.loads(cold.stdout)["cached_tokens"] == 0
