@@ -56,10 +56,11 @@ GapHistogram::Bins GapHistogram::bins() const {
 Result<void> GapHistogram::Restore(const Bins& bins, int64_t num_samples) {
   GapHistogram restored;
   restored.num_samples_ = num_samples;
-  int last = -1;
+  int64_t last = -1;
   for (const auto& [bin, weight] : bins) {
     if (bin <= last || bin >= kBins || !(weight > 0 && weight <= kMaxWeight)) {
-      return Err(ErrorCode::kInvalidInput, "a gap of bin %d with weight %g", bin, weight);
+      return Err(ErrorCode::kInvalidInput, "a gap of bin %lld with weight %g",
+                 static_cast<long long>(bin), weight);
     }
     restored.weight_[static_cast<size_t>(bin)] = weight;
     restored.total_ += weight;

@@ -25,7 +25,7 @@ class GapHistogram {
   [[nodiscard]] int64_t num_samples() const { return num_samples_; }
 
   // The bins that hold something, as (bin, weight), ascending; to be restored by the same version.
-  using Bins = std::vector<std::pair<int, double>>;
+  using Bins = std::vector<std::pair<int64_t, double>>;
   [[nodiscard]] Bins bins() const;
   // kInvalidInput, with nothing changed, for what bins() and num_samples() cannot have said.
   Result<void> Restore(const Bins& bins, int64_t num_samples);

@@ -20,6 +20,18 @@ constexpr JsonLimits kLimits{.max_bytes = 1 << 20, .max_nesting = 6};
 
 bool IsCount(double x) { return std::isfinite(x) && x >= 0; }
 
+// Nothing if a bin is no integer: a conversion of 1e300 would be undefined.
+std::optional<GapHistogram::Bins> BinsOf(const Json& saved) {
+  GapHistogram::Bins bins;
+  for (const Json& entry : saved) {
+    if (!entry.at(0).is_number_integer()) {
+      return std::nullopt;
+    }
+    bins.emplace_back(entry.at(0).get<int64_t>(), entry.at(1).get<double>());
+  }
+  return bins;
+}
+
 }  // namespace
 
 std::string ReuseStatistics::SaveState() const {
@@ -63,9 +75,11 @@ Result<void> ReuseStatistics::RestoreState(std::string_view state) {
       if (learns_lifespans_) {
         c.lifespan_s = lifespan_s;
       }
-      if (auto gaps = c.gaps.Restore(saved.at("gaps").get<GapHistogram::Bins>(),
-                                     saved.at("samples").get<int64_t>());
-          !gaps) {
+      const auto bins = BinsOf(saved.at("gaps"));
+      if (!bins || !saved.at("samples").is_number_integer()) {
+        return wrong("has a number that is no integer");
+      }
+      if (auto gaps = c.gaps.Restore(*bins, saved.at("samples").get<int64_t>()); !gaps) {
         return wrong("has " + gaps.error().message);
       }
     }

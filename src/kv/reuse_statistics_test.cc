@@ -133,6 +133,12 @@ TEST(ReuseStatistics, AWrongStateIsRefusedAndChangesNothing) {
       replaced("\"gaps\":[[", "\"gaps\":[[-1,1],["),
       replaced("\"gaps\":[[", "\"gaps\":[[0,1e300],["),
       replaced("\"gaps\":[[", "\"gaps\":[[0],["),
+      replaced("\"gaps\":[[", "\"gaps\":[[1e300,1],["),
+      replaced("\"gaps\":[[", "\"gaps\":[[9223372036854775807,1],["),
+      replaced("\"gaps\":[[", "\"gaps\":[[0,\"much\"],["),
+      replaced("\"gaps\":[[", "\"gaps\":[7,["),
+      replaced("\"samples\":499", "\"samples\":1e300"),
+      replaced("\"samples\":499", "\"samples\":[]"),
       good.substr(0, good.size() / 2),
       std::string(2 << 20, ' '),
   };
