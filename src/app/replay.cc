@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mapped_file.h"
+#include "workload/control_plane.h"
 #include "workload/cost_presets.h"
 #include "workload/long_context_trace.h"
 #include "workload/reference.h"
@@ -95,7 +96,9 @@ Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOpt
   std::vector<ReplayCell> cells;
   size_t before = 0;
   for (const Trace& trace : traces) {
-    options.progress = [&](size_t done) { progress.Update(before + done); };
+    options.observe = [&](const workload::RequestOutcome& outcome) {
+      progress.Update(before + outcome.request + 1);
+    };
     KVIK_ASSIGN(ReplayCell cell, workload::Replay(trace, options, clock));
     cells.push_back(std::move(cell));
     before += trace.requests.size();
@@ -104,10 +107,42 @@ Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOpt
   return workload::MeanOf(cells);
 }
 
+Result<int> RunControlPlane(const ReplayCommand& command, const kv::CostModel& cost) {
+  const SystemClock clock;
+  if (!command.json) {
+    std::printf("%-16s %9s %12s %14s %22s %9s   us a request of 35,000 tokens\n", "policy",
+                "blocks", "select", "policy, other", "lookup pin erase publ.", "victims");
+  }
+  for (const int32_t blocks : command.cache_blocks) {
+    for (const std::string& policy : command.policies) {
+      workload::ControlPlaneOptions options;
+      options.policy = command.policy;
+      options.policy.name = policy;
+      options.policy.cost = cost;
+      options.policy.seed = command.seed;
+      options.cache_blocks = blocks;
+      options.seed = command.seed;
+      KVIK_ASSIGN(const workload::ControlPlaneCost us,
+                  workload::MeasureControlPlane(options, clock));
+      std::printf(
+          command.json
+              ? "{\"policy\":\"%s\",\"cache_blocks\":%d,\"select_us\":%.1f,\"policy_us\":%.1f,"
+                "\"cache_us\":%.1f,\"victims\":%.0f}\n"
+              : "%-16s %9d %12.1f %14.1f %22.1f %9.0f\n",
+          policy.c_str(), blocks, us.select_us, us.policy_us, us.cache_us, us.victims);
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 Result<int> RunReplay(const ReplayCommand& command) {
   KVIK_ASSIGN(const kv::CostModel cost, workload::ParseCost(command.cost));
+  if (command.control_plane) {
+    return RunControlPlane(command, cost);
+  }
   std::optional<workload::Reference> reference;
   if (!command.reference_path.empty()) {
     KVIK_ASSIGN(const MappedFile file, MappedFile::Open(command.reference_path));

@@ -90,6 +90,8 @@ void AddReplay(CLI::App& root, Action& action) {
       ->capture_default_str();
   command->add_option("--reference", options->reference_path,
                       "CSV with trace, cache_blocks, policy, miss_cost_pct to compare with");
+  command->add_flag("--control-plane", options->control_plane,
+                    "no trace: what the cache's own work costs a request of 35,000 tokens");
   command->add_flag("--json", options->json, "one JSON object a line instead of a table");
   command->add_flag_callback(
       "--quiet", [options] { options->progress = Progress::Mode::kQuiet; }, "no progress");

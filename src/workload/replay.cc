@@ -62,9 +62,6 @@ class Driver {
         static_cast<size_t>(static_cast<double>(trace_.requests.size()) * options_.warmup_share);
     for (size_t i = 0; i < trace_.requests.size(); ++i) {
       Serve(i, i >= first_measured);
-      if (options_.progress) {
-        options_.progress(i + 1);
-      }
     }
   }
 
@@ -111,6 +108,9 @@ class Driver {
     const int64_t end_us = clock_.NowMicros();
     if (measured) {
       Count(request, hits, end_us - start_us);
+    }
+    if (options_.observe) {
+      options_.observe(RequestOutcome{index, measured, hits});
     }
   }
 
@@ -192,6 +192,9 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   policy_options.block_size_tokens = cache_options.block_size_tokens;
   Future future(trace);
   KVIK_ASSIGN(auto policy, MakeReplayPolicy(policy_options, future));
+  if (options.wrap) {
+    policy = options.wrap(std::move(policy));
+  }
   KVIK_ASSIGN(const auto cache, kv::KvCache::Create(cache_options, std::move(policy)));
   Driver driver(trace, options, *cache, future, clock);
   driver.Run();

@@ -8,22 +8,33 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "base/clock.h"
 #include "base/result.h"
 #include "kv/eviction_policy.h"
+#include "kv/prefix_index.h"
 #include "workload/trace.h"
 
 namespace kvik::workload {
+
+// What one request found.
+struct RequestOutcome {
+  size_t request = 0;     // index in the trace
+  bool measured = false;  // false while the cache warms up
+  std::span<const kv::ResidentRun> hits;
+};
 
 struct ReplayOptions {
   kv::PolicyOptions policy;  // also an offline one; num_blocks and block size are set by Replay
   int32_t cache_blocks = 0;  // for full blocks; one more holds the tail, which is never cached
   double warmup_share = 0.1;
-  // Called with every request of the trace that is done; may be empty.
-  std::function<void(size_t)> progress;
+  // Called after every request; may be empty.
+  std::function<void(const RequestOutcome&)> observe;
+  // Stands between the cache and the policy, to watch or to time it; may be empty.
+  std::function<std::unique_ptr<kv::EvictionPolicy>(std::unique_ptr<kv::EvictionPolicy>)> wrap;
 };
 
 // What one policy did with one trace and one size. Percentages are of the measured requests.
