@@ -84,12 +84,14 @@ Result<std::vector<Trace>> Traces(const ReplayCommand& command) {
 }
 
 Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOptions options,
-                           Progress::Mode mode, const Clock& clock) {
+                           Progress::Mode mode) {
+  const SystemClock wall;
+  const ThreadCpuClock busy;
   size_t total = 0;
   for (const Trace& trace : traces) {
     total += trace.requests.size();
   }
-  Progress progress(clock,
+  Progress progress(wall,
                     {.label = options.policy.name + " " + std::to_string(options.cache_blocks),
                      .total = total,
                      .mode = mode});
@@ -99,7 +101,7 @@ Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOpt
     options.observe = [&](const workload::RequestOutcome& outcome) {
       progress.Update(before + outcome.request + 1);
     };
-    KVIK_ASSIGN(ReplayCell cell, workload::Replay(trace, options, clock));
+    KVIK_ASSIGN(ReplayCell cell, workload::Replay(trace, options, busy));
     cells.push_back(std::move(cell));
     before += trace.requests.size();
   }
@@ -108,7 +110,7 @@ Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOpt
 }
 
 Result<int> RunControlPlane(const ReplayCommand& command, const kv::CostModel& cost) {
-  const SystemClock clock;
+  const ThreadCpuClock clock;
   if (!command.json) {
     std::printf("%-16s %9s %12s %14s %22s %9s   us a request of 35,000 tokens\n", "policy",
                 "blocks", "select", "policy, other", "lookup pin erase publ.", "victims");
@@ -149,7 +151,6 @@ Result<int> RunReplay(const ReplayCommand& command) {
     KVIK_ASSIGN(reference, workload::Reference::Parse(TextOf(file), command.reference_path));
   }
   KVIK_ASSIGN(const std::vector<Trace> traces, Traces(command));
-  const SystemClock clock;
   std::vector<ReplayCell> cells;
   for (const int32_t blocks : command.cache_blocks) {
     for (const std::string& policy : command.policies) {
@@ -159,7 +160,7 @@ Result<int> RunReplay(const ReplayCommand& command) {
       options.policy.cost = cost;
       options.policy.seed = command.seed;
       options.cache_blocks = blocks;
-      KVIK_ASSIGN(const ReplayCell cell, RunCell(traces, options, command.progress, clock));
+      KVIK_ASSIGN(const ReplayCell cell, RunCell(traces, options, command.progress));
       cells.push_back(cell);
       if (command.json) {
         std::fputs(workload::CellJson(cell).c_str(), stdout);

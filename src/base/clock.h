@@ -20,6 +20,13 @@ class SystemClock final : public Clock {
   [[nodiscard]] int64_t NowMicros() const override;
 };
 
+// What the calling thread has computed, whoever else has had its core meanwhile: for timing work on
+// a machine that is not idle.
+class ThreadCpuClock final : public Clock {
+ public:
+  [[nodiscard]] int64_t NowMicros() const override;
+};
+
 // Stands still until told. Thread-safe.
 class ManualClock final : public Clock {
  public:

@@ -51,7 +51,9 @@ KvCache::KvCache(const CacheOptions& options, std::unique_ptr<EvictionPolicy> po
       hasher_(options.hash),
       pool_(options.num_blocks),
       index_(numerics_),
-      policy_(std::move(policy)) {}
+      policy_(std::move(policy)) {
+  index_.Reserve(options.num_blocks);
+}
 
 void KvCache::AdvanceTime(int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);

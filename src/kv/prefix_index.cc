@@ -1,10 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Open addressing with linear probing over 8-byte slots; the keys lie with the blocks, where Erase
+// needs them anyway, so a search that finds reads one line of each. Slots are never deleted lazily:
+// RemoveSlot closes the hole, so a search ends at the first free slot however long the cache runs.
 #include "kv/prefix_index.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "base/check.h"
 #include "base/planted_defect.h"
 
 namespace kvik::kv {
+namespace {
+
+constexpr size_t kLeastSlots = 16;
+
+}  // namespace
 
 std::vector<ResidentRun> FindRuns(std::span<const BlockId> blocks) {
   std::vector<ResidentRun> runs;
@@ -23,38 +36,99 @@ std::vector<ResidentRun> FindRuns(std::span<const BlockId> blocks) {
   return runs;
 }
 
+PrefixIndex::PrefixIndex(NumericsTag numerics) : numerics_(numerics), slots_(kLeastSlots) {}
+
+void PrefixIndex::Reserve(int32_t num_blocks) {
+  const auto blocks = static_cast<size_t>(std::max(num_blocks, 0));
+  if (records_.size() < blocks) {
+    records_.resize(blocks);
+  }
+  if (slots_.size() < 2 * blocks) {
+    Grow(std::bit_ceil(2 * blocks));
+  }
+}
+
+void PrefixIndex::Grow(size_t num_slots) {
+  const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(num_slots));
+  const size_t mask = num_slots - 1;
+  for (const Slot& slot : old) {
+    if (slot.block == kNoBlock) {
+      continue;
+    }
+    size_t at = slot.tag & mask;
+    while (slots_[at].block != kNoBlock) {
+      at = (at + 1) & mask;
+    }
+    slots_[at] = slot;
+  }
+}
+
+size_t PrefixIndex::FindSlot(const ContentKey& key) const {
+  const uint32_t tag = TagOf(key);
+  const size_t mask = slots_.size() - 1;
+  size_t at = tag & mask;
+  while (slots_[at].block != kNoBlock) {
+    // A stale slot's block may hold another content by now: the defect is to believe the slot.
+    if (slots_[at].tag == tag &&
+        (At(slots_[at].block).content == key || DefectPlanted(Defect::kStaleSlot))) {
+      return at;
+    }
+    at = (at + 1) & mask;
+  }
+  return at;
+}
+
+// Closes the hole: every entry behind it that a search from its home could no longer reach moves
+// up.
+void PrefixIndex::RemoveSlot(size_t slot) {
+  const size_t mask = slots_.size() - 1;
+  size_t hole = slot;
+  for (size_t at = (slot + 1) & mask; slots_[at].block != kNoBlock; at = (at + 1) & mask) {
+    const size_t home = slots_[at].tag & mask;
+    if (((at - home) & mask) >= ((at - hole) & mask)) {
+      slots_[hole] = slots_[at];
+      hole = at;
+    }
+  }
+  slots_[hole] = Slot{};
+  --used_slots_;
+}
+
 PrefixIndex::PublishResult PrefixIndex::Publish(const BlockKey& key, BlockId block,
                                                 BlockQuality quality) {
-  KVIK_CHECK(!by_block_.contains(block), "block %d is in the index already", block);
+  KVIK_CHECK(block >= 0 && !Contains(block), "block %d is in the index already", block);
   const bool exact = quality.fidelity == Fidelity::kExact && key.numerics == numerics_;
-  Entry& entry = entries_[key.content];
-  if (entry.exact != kNoBlock || (!exact && entry.lossy != kNoBlock)) {
+  size_t slot = FindSlot(key.content);
+  const BlockId first = slots_[slot].block;
+  if (first != kNoBlock && (!exact || At(first).state != State::kLossy)) {
     return PublishResult{PublishOutcome::kDuplicate, std::nullopt};
   }
-  by_block_.emplace(block, key.content);
+  if (first == kNoBlock && 2 * (used_slots_ + 1) > slots_.size()) {
+    Grow(2 * slots_.size());
+    slot = FindSlot(key.content);
+  }
+  if (static_cast<size_t>(block) >= records_.size()) {
+    records_.resize(std::max(static_cast<size_t>(block) + 1, 2 * records_.size()));
+  }
+  At(block) =
+      Record{key.content, first, exact ? 0 : quality.q, exact ? State::kExact : State::kLossy};
+  used_slots_ += first == kNoBlock ? 1 : 0;
+  slots_[slot] = Slot{TagOf(key.content), block};
+  ++size_;
   PublishResult result;
-  if (exact) {
-    entry.exact = block;
-    if (entry.lossy != kNoBlock) {
-      result.superseded = entry.lossy;
-    }
-  } else {
-    entry.lossy = block;
-    entry.lossy_q = quality.q;
+  if (first != kNoBlock) {
+    At(first).twin = block;
+    result.superseded = first;
   }
   return result;
 }
 
 BlockId PrefixIndex::Find(const ContentKey& key, const MinQuality& min) const {
-  const auto it = entries_.find(key);
-  if (it == entries_.end()) {
-    return kNoBlock;
+  const BlockId block = slots_[FindSlot(key)].block;
+  if (block == kNoBlock || At(block).state != State::kLossy) {
+    return block;
   }
-  const Entry& entry = it->second;
-  if (entry.exact != kNoBlock) {
-    return entry.exact;
-  }
-  return min.Accepts(BlockQuality{Fidelity::kLossy, entry.lossy_q}) ? entry.lossy : kNoBlock;
+  return min.Accepts(BlockQuality{Fidelity::kLossy, At(block).lossy_q}) ? block : kNoBlock;
 }
 
 LookupResult PrefixIndex::Lookup(std::span<const ContentKey> keys, const MinQuality& min) const {
@@ -69,33 +143,30 @@ LookupResult PrefixIndex::Lookup(std::span<const ContentKey> keys, const MinQual
 }
 
 bool PrefixIndex::IsSuperseded(BlockId block) const {
-  const auto it = by_block_.find(block);
-  if (it == by_block_.end()) {
-    return false;
-  }
-  const Entry& entry = entries_.at(it->second);
-  return entry.lossy == block && entry.exact != kNoBlock;
+  return Contains(block) && At(block).state == State::kLossy && At(block).twin != kNoBlock;
 }
 
 BlockQuality PrefixIndex::quality(BlockId block) const {
-  const auto it = by_block_.find(block);
-  KVIK_CHECK(it != by_block_.end(), "block %d is not in the index", block);
-  const Entry& entry = entries_.at(it->second);
-  return entry.lossy == block ? BlockQuality{Fidelity::kLossy, entry.lossy_q} : BlockQuality{};
+  KVIK_CHECK(Contains(block), "block %d is not in the index", block);
+  const Record& record = At(block);
+  return record.state == State::kLossy ? BlockQuality{Fidelity::kLossy, record.lossy_q}
+                                       : BlockQuality{};
 }
 
 void PrefixIndex::Erase(BlockId block) {
-  const auto it = by_block_.find(block);
-  KVIK_CHECK(it != by_block_.end(), "block %d is not in the index", block);
-  const ContentKey key = it->second;
-  by_block_.erase(it);
+  KVIK_CHECK(Contains(block), "block %d is not in the index", block);
+  Record& record = At(block);
+  record.state = State::kAbsent;
+  --size_;
   if (DefectPlanted(Defect::kStaleSlot)) {
     return;  // the entry goes on naming a slot that will hold something else
   }
-  const auto entry = entries_.find(key);
-  (entry->second.exact == block ? entry->second.exact : entry->second.lossy) = kNoBlock;
-  if (entry->second.exact == kNoBlock && entry->second.lossy == kNoBlock) {
-    entries_.erase(entry);
+  const size_t slot = FindSlot(record.content);
+  if (record.twin != kNoBlock) {
+    At(record.twin).twin = kNoBlock;
+    slots_[slot].block = record.twin;
+  } else {
+    RemoveSlot(slot);
   }
 }
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "base/types.h"
@@ -37,7 +36,10 @@ std::vector<ResidentRun> FindRuns(std::span<const BlockId> blocks);
 class PrefixIndex {
  public:
   // `numerics`: the tag of this engine. Blocks with another tag are lossy here.
-  explicit PrefixIndex(NumericsTag numerics) : numerics_(numerics) {}
+  explicit PrefixIndex(NumericsTag numerics);
+
+  // Makes room for blocks [0, num_blocks) now, so that no later Publish has to. Others grow it.
+  void Reserve(int32_t num_blocks);
 
   enum class PublishOutcome {
     kPublished,  // the block is in the index now
@@ -58,24 +60,47 @@ class PrefixIndex {
   [[nodiscard]] LookupResult Lookup(std::span<const ContentKey> keys, const MinQuality& min) const;
   [[nodiscard]] BlockId Find(const ContentKey& key, const MinQuality& min) const;
 
-  [[nodiscard]] bool Contains(BlockId block) const { return by_block_.contains(block); }
+  [[nodiscard]] bool Contains(BlockId block) const {
+    return block >= 0 && static_cast<size_t>(block) < records_.size() &&
+           records_[static_cast<size_t>(block)].state != State::kAbsent;
+  }
   // True when `block` is lossy and the exact block of the same content is in the index.
   [[nodiscard]] bool IsSuperseded(BlockId block) const;
   // REQUIRES: Contains(block).
   [[nodiscard]] BlockQuality quality(BlockId block) const;
   void Erase(BlockId block);
 
-  [[nodiscard]] size_t size() const { return by_block_.size(); }  // blocks, not entries
+  [[nodiscard]] size_t size() const { return size_; }  // blocks, not entries
 
  private:
-  struct Entry {
-    BlockId exact = kNoBlock;
-    BlockId lossy = kNoBlock;
+  enum class State : uint8_t { kAbsent, kExact, kLossy };
+  // A block of an entry knows the entry's key and the entry's other block.
+  struct Record {
+    ContentKey content;
+    BlockId twin = kNoBlock;
     float lossy_q = 0;
+    State state = State::kAbsent;
   };
+  // An entry is where its first block is: the exact one if it has one.
+  struct Slot {
+    uint32_t tag = 0;  // low bits of the digest; where they point is the slot's home
+    BlockId block = kNoBlock;
+  };
+  static uint32_t TagOf(const ContentKey& key) { return static_cast<uint32_t>(key.Digest()); }
+  Record& At(BlockId block) { return records_[static_cast<size_t>(block)]; }
+  [[nodiscard]] const Record& At(BlockId block) const {
+    return records_[static_cast<size_t>(block)];
+  }
+  // The slot of the key's entry, or the free slot where it would be.
+  [[nodiscard]] size_t FindSlot(const ContentKey& key) const;
+  void RemoveSlot(size_t slot);
+  void Grow(size_t num_slots);
+
   NumericsTag numerics_;
-  std::unordered_map<ContentKey, Entry, ContentKeyHash> entries_;
-  std::unordered_map<BlockId, ContentKey> by_block_;
+  std::vector<Record> records_;  // by block
+  std::vector<Slot> slots_;      // a power of two, at most half of them used
+  size_t used_slots_ = 0;
+  size_t size_ = 0;
 };
 
 }  // namespace kvik::kv
