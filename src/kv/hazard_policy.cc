@@ -39,8 +39,8 @@ HazardPolicy::HazardPolicy(const PolicyOptions& options, HitScope scope)
       blocks_(static_cast<size_t>(options.num_blocks)),
       history_(static_cast<size_t>(options.num_blocks), MaxContents(options.num_blocks)),
       contents_(history_.capacity()),
-      hazard_(ReuseClassNodes()),
-      tracker_(history_.capacity()) {}
+      ends_(history_.capacity(), SessionTurn{.turn = 0}),
+      hazard_(ReuseClassNodes()) {}
 
 std::string_view HazardPolicy::name() const {
   return scope_ == HitScope::kPrefix ? "hazard-prefix" : "hazard";
@@ -67,17 +67,24 @@ int32_t HazardPolicy::SlotOf(uint64_t content) {
   while (history_.full()) {
     const int32_t oldest = history_.Oldest();
     history_.Unlist(oldest);
+    ContentAt(oldest).unlisted = true;
     DropUnneeded(oldest);
   }
   const int32_t slot = history_.Add(content);
   ContentAt(slot) = Content{};
+  ends_[static_cast<size_t>(slot)] = SessionTurn{.turn = 0};
   return slot;
+}
+
+void HazardPolicy::UseContent(int32_t slot) {
+  history_.Use(slot);
+  ContentAt(slot).unlisted = false;
 }
 
 // Forgets a content that is out of the history's order, unless a block still refers to it.
 void HazardPolicy::DropUnneeded(int32_t slot) {
   const Content& content = ContentAt(slot);
-  if (content.residents == 0 && content.children == 0 && !history_.listed(slot)) {
+  if (content.residents == 0 && content.children == 0 && content.unlisted) {
     SetRun(slot, kNone);
     history_.Forget(slot);
   }
@@ -185,31 +192,42 @@ void HazardPolicy::Missed(std::span<const uint64_t> missed, const Access& access
   }
   guard_.Add(access.now_us, policy_us, lru_us);
   uint64_t session = access.request.session;
+  SessionTurn inferred{.turn = 0};
   if (session == 0 && access.request.request != 0) {
-    InferSession(access, missed);
-    session = in_flight_[access.request.request].turn.session + 1;
+    inferred = InferSession();
+    in_flight_[access.request.request] = {inferred, uses_.size()};
+    session = inferred.session + 1;
   }
   // In the order in which LRU frees a sequence: the deepest is the first to go.
   for (auto use = uses_.rbegin(); use != uses_.rend(); ++use) {
     // Making room for one miss may have dropped the ghost of another.
     const int32_t slot =
         use->miss == kNone ? use->slot : SlotOf(missed[static_cast<size_t>(use->miss)]);
-    history_.Use(slot);
+    UseContent(slot);
     Content& content = ContentAt(slot);
     content.shared = content.shared || (content.session != 0 && content.session != session);
     content.session = session;
+    if (inferred.turn > 0 && use == uses_.rbegin() && uses_.size() >= 2) {
+      ends_[static_cast<size_t>(slot)] = inferred;
+    }
   }
   uses_.clear();
 }
 
-void HazardPolicy::InferSession(const Access& access, std::span<const uint64_t> missed) {
-  std::vector<uint64_t> blocks;
-  blocks.reserve(uses_.size());
-  for (const Use& use : uses_) {
-    blocks.push_back(use.miss == kNone ? history_.digest(use.slot)
-                                       : missed[static_cast<size_t>(use.miss)]);
+// SessionTracker's rule, on what is remembered here anyway.
+SessionTurn HazardPolicy::InferSession() {
+  auto known = uses_.rbegin();
+  while (known != uses_.rend() && known->slot == kNone) {
+    ++known;
   }
-  in_flight_[access.request.request] = {tracker_.Arrive(blocks), blocks.size()};
+  for (int back = 0; back < SessionTracker::kEndWithinBlocks && known != uses_.rend();
+       ++back, ++known) {
+    if (known->slot != kNone && ends_[static_cast<size_t>(known->slot)].turn > 0) {
+      const SessionTurn& end = ends_[static_cast<size_t>(known->slot)];
+      return {.session = end.session, .turn = end.turn + 1};
+    }
+  }
+  return {.session = num_inferred_sessions_++, .turn = 1};
 }
 
 // What the request said of its session, else what was inferred; its answer now belongs to it.
@@ -220,14 +238,13 @@ SessionTurn HazardPolicy::EndInFlight(std::span<const BlockId> blocks, const Acc
   }
   const InFlight request = found->second;
   in_flight_.erase(found);
-  std::vector<uint64_t> answer;
-  for (auto id = blocks.rbegin(); id != blocks.rend(); ++id) {
-    const Block& block = At(*id);
-    if (static_cast<size_t>(block.first_pos / block_size_tokens_) >= request.blocks) {
-      answer.push_back(history_.digest(block.slot));
+  if (!blocks.empty()) {
+    const Block& deepest = At(blocks.front());
+    const auto length = static_cast<size_t>(deepest.first_pos / block_size_tokens_) + 1;
+    if (length > request.blocks && length >= SessionTracker::kMinBlocksToContinue) {
+      ends_[static_cast<size_t>(deepest.slot)] = request.turn;
     }
   }
-  tracker_.Grow(request.turn, answer, request.blocks + answer.size());
   return request.turn;
 }
 
@@ -255,7 +272,7 @@ void HazardPolicy::Release(std::span<const BlockId> blocks, const Access& access
   BlockKind run_kind = BlockKind::kTail;
   for (const BlockId id : blocks) {
     const Block& block = At(id);
-    history_.Use(block.slot);
+    UseContent(block.slot);
     const BlockKind kind = ContentAt(block.slot).shared ? BlockKind::kHead : BlockKind::kTail;
     if (!run.empty() &&
         (kind != run_kind || At(run.back()).first_pos - block.first_pos != block_size_tokens_)) {
@@ -287,6 +304,7 @@ void HazardPolicy::OpenRun(std::vector<BlockId>& deepest_first, BlockKind kind, 
             .order = next_order_++,
             .evictable = size,
             .active = static_cast<int32_t>(active_.size()),
+            .first_pos = At(deepest_first.back()).first_pos,
             .end = size,
             .blocks = std::vector<BlockId>(deepest_first.rbegin(), deepest_first.rend())};
   active_.push_back(id);
@@ -312,9 +330,12 @@ void HazardPolicy::FreeIfDone(int32_t id) {
 // The block is not evictable any more; whether its content still waits is another matter.
 void HazardPolicy::TakeFromRun(BlockId id) {
   Block& block = At(id, State::kEvictable);
-  const int32_t run_id = std::exchange(block.run, kNone);
+  RemoveFromRun(std::exchange(block.run, kNone), block.index);
+}
+
+void HazardPolicy::RemoveFromRun(int32_t run_id, int32_t index) {
   Run& run = RunAt(run_id);
-  run.blocks[static_cast<size_t>(block.index)] = kNoBlock;
+  run.blocks[static_cast<size_t>(index)] = kNoBlock;
   --stats_.evictable;
   if (--run.evictable > 0) {
     while (run.blocks[static_cast<size_t>(run.first)] == kNoBlock) {
@@ -340,8 +361,10 @@ void HazardPolicy::Forget(BlockId id) {
     TakeFromRun(id);
   }
   // Dropped from outside: LRU would not hold it either.
-  if (history_.listed(block.slot) && ContentAt(block.slot).residents == 1) {
+  Content& content = ContentAt(block.slot);
+  if (!content.unlisted && content.residents == 1) {
     history_.Unlist(block.slot);
+    content.unlisted = true;
   }
   Leave(id);
 }
@@ -355,8 +378,9 @@ double HazardPolicy::HorizonS() const {
 
 // Where prefixes are all that counts, and where LRU chooses, the deepest block of a run goes first.
 // Else the shallowest: all blocks of a run are equally likely to be wanted, and it costs least.
-BlockId HazardPolicy::Next(const Run& run, bool from_deep_end) const {
-  return run.blocks[static_cast<size_t>(from_deep_end ? run.end - 1 : run.first)];
+double HazardPolicy::NextCostUs(const Run& run, bool from_deep_end) const {
+  const int64_t index = from_deep_end ? run.end - 1 : run.first;
+  return CostUs(run.first_pos + index * block_size_tokens_);
 }
 
 double HazardPolicy::Gain(Run& run, int64_t now_us) {
@@ -374,12 +398,17 @@ HazardPolicy::Candidate HazardPolicy::MakeCandidate(int32_t id, bool by_gain, in
   Candidate candidate{.order = run.order, .run = id};
   if (by_gain) {
     candidate.gain = Gain(run, now_us);
-    candidate.score = candidate.gain * CostUs(At(Next(run, scope_ == HitScope::kPrefix)).first_pos);
+    candidate.score = candidate.gain * NextCostUs(run, scope_ == HitScope::kPrefix);
   }
   return candidate;
 }
 
-bool HazardPolicy::HasChildren(BlockId id) { return ContentAt(At(id).slot).children > 0; }
+// Whether the deepest block of the run has no resident child.
+bool HazardPolicy::LeafIsNext(int32_t id) {
+  const Run& run = RunAt(id);
+  const BlockId deepest = run.blocks[static_cast<size_t>(run.end) - 1];
+  return ContentAt(At(deepest).slot).children == 0;
+}
 
 void HazardPolicy::NoteEvictions(double age_s, size_t count) {
   if (eviction_age_s_ <= 0) {
@@ -393,15 +422,14 @@ std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
   KVIK_CHECK(count <= static_cast<size_t>(stats_.evictable));
   hazard_.AdvanceTime(now_us);
   const bool by_gain = !guard_.use_lru();
-  const bool prefix = scope_ == HitScope::kPrefix;
-  const bool from_deep_end = prefix || !by_gain;
+  const bool from_deep_end = scope_ == HitScope::kPrefix || !by_gain;
   // A block whose child stays must stay: in prefix form only runs that end in a leaf are offered.
   // Children that are held cannot go; if nothing else is left, their parents go before them.
-  bool leaves_only = prefix;
+  bool leaves_only = scope_ == HitScope::kPrefix;
   heap_.clear();
   const auto fill = [&] {
     for (const int32_t id : active_) {
-      if (!leaves_only || !HasChildren(Next(RunAt(id), true))) {
+      if (!leaves_only || LeafIsNext(id)) {
         heap_.push_back(MakeCandidate(id, by_gain, now_us));
       }
     }
@@ -428,27 +456,31 @@ std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
     int32_t left = run.evictable;
     bool blocked = false;
     while (left > 0 && victims.size() < count) {
-      const BlockId id = Next(run, from_deep_end);
-      blocked = leaves_only && HasChildren(id);
+      blocked = leaves_only && !LeafIsNext(top.run);
       if (blocked) {
         break;
       }
-      top.score = by_gain ? top.gain * CostUs(At(id).first_pos) : 0;
+      top.score = by_gain ? top.gain * NextCostUs(run, from_deep_end) : 0;
       const auto taken = static_cast<int32_t>(victims.size() - before);
       if (taken >= chunk_blocks_ && !heap_.empty() && top < heap_.front()) {
         break;
       }
-      TakeFromRun(id);
+      const int32_t index = from_deep_end ? run.end - 1 : run.first;
+      const BlockId id = run.blocks[static_cast<size_t>(index)];
+      RemoveFromRun(top.run, index);
       victims.push_back(id);
       --left;
+      if (scope_ != HitScope::kPrefix) {
+        continue;
+      }
+      // Who is a leaf depends on who has left. The parent may be the next of another run now.
       const int32_t parent = At(id).parent;
-      Leave(id);
+      LeaveAll(std::span(&id, 1));
       if (leaves_only && parent != kNone && ContentAt(parent).children == 0) {
-        // It may have become the leaf of another run, whose turn comes now.
         const BlockId leaf = ContentAt(parent).block;
-        if (leaf != kNoBlock && At(leaf).state == State::kEvictable && At(leaf).run != top.run &&
-            Next(RunAt(At(leaf).run), true) == leaf) {
-          offer(MakeCandidate(At(leaf).run, by_gain, now_us));
+        const int32_t other = leaf == kNoBlock ? kNone : At(leaf).run;
+        if (other != kNone && other != top.run && RunAt(other).end - 1 == At(leaf).index) {
+          offer(MakeCandidate(other, by_gain, now_us));
         }
       }
     }
@@ -457,8 +489,27 @@ std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
       offer(top);
     }
   }
+  if (scope_ != HitScope::kPrefix) {
+    LeaveAll(victims);
+  }
   stats_.evicted += static_cast<int64_t>(count);
   return victims;
+}
+
+// Bookkeeping of blocks that are out of their runs. Blocks and contents lie anywhere in memory, so
+// they are asked for ahead.
+void HazardPolicy::LeaveAll(std::span<const BlockId> victims) {
+  constexpr size_t kAhead = 8;
+  for (size_t i = 0; i < victims.size(); ++i) {
+    if (i + 2 * kAhead < victims.size()) {
+      __builtin_prefetch(&blocks_[static_cast<size_t>(victims[i + 2 * kAhead])]);
+    }
+    if (i + kAhead < victims.size()) {
+      __builtin_prefetch(&ContentAt(At(victims[i + kAhead]).slot));
+    }
+    At(victims[i]).run = kNone;
+    Leave(victims[i]);
+  }
 }
 
 void HazardPolicy::Tick(int64_t now_us) {

@@ -74,6 +74,7 @@ class HazardPolicy final : public EvictionPolicy {
     int32_t children = 0;   // resident blocks that come after it
     BlockId block = kNoBlock;  // one of the residents
     bool shared = false;       // by several sessions
+    bool unlisted = false;     // out of history_'s order
   };
   struct Run {
     int node = 0;
@@ -85,6 +86,7 @@ class HazardPolicy final : public EvictionPolicy {
     int32_t waiting = 0;       // contents that nobody wanted since
     int32_t evictable = 0;     // blocks
     int32_t active = kNone;    // index into active_ while evictable > 0
+    int32_t first_pos = 0;     // of blocks[0]
     int32_t first = 0;         // blocks outside [first, end) are gone
     int32_t end = 0;
     std::vector<BlockId> blocks;  // ascending by position; kNoBlock where one is gone
@@ -130,7 +132,8 @@ class HazardPolicy final : public EvictionPolicy {
   void SetRun(int32_t slot, int32_t run);
   void CountWaiting(Run& run, int64_t now_us);
   void CountReturn(int32_t slot, const Access& access);
-  void InferSession(const Access& access, std::span<const uint64_t> missed);
+  void UseContent(int32_t slot);
+  SessionTurn InferSession();
   SessionTurn EndInFlight(std::span<const BlockId> blocks, const Access& access);
 
   // Runs.
@@ -138,13 +141,16 @@ class HazardPolicy final : public EvictionPolicy {
                const Access& access, int32_t turn);
   void FreeIfDone(int32_t run);
   void TakeFromRun(BlockId id);
+  void RemoveFromRun(int32_t run, int32_t index);
 
   // Selection.
-  BlockId Next(const Run& run, bool from_deep_end) const;
+  [[nodiscard]] double NextCostUs(const Run& run, bool from_deep_end) const;
   double Gain(Run& run, int64_t now_us);
   Candidate MakeCandidate(int32_t run, bool by_gain, int64_t now_us);
   [[nodiscard]] bool HasChildren(BlockId id);
+  [[nodiscard]] bool LeafIsNext(int32_t run);
   void NoteEvictions(double age_s, size_t count);
+  void LeaveAll(std::span<const BlockId> victims);
 
   HitScope scope_;
   int32_t block_size_tokens_;
@@ -154,6 +160,9 @@ class HazardPolicy final : public EvictionPolicy {
   std::vector<Block> blocks_;  // [num_blocks]
   ContentHistory history_;
   std::vector<Content> contents_;  // [history_.capacity()]
+  // [history_.capacity()] The latest request of two blocks or more whose session was inferred and
+  // that ended in this content; turn 0: none.
+  std::vector<SessionTurn> ends_;
   std::vector<Run> runs_;
   std::vector<int32_t> free_runs_;
   std::vector<int32_t> active_;  // runs with evictable blocks, in no order
@@ -167,7 +176,7 @@ class HazardPolicy final : public EvictionPolicy {
   size_t next_rebuilt_ = 0;  // active run, by Tick
 
   std::vector<Use> uses_;
-  SessionTracker tracker_;
+  uint64_t num_inferred_sessions_ = 0;
   std::unordered_map<uint64_t, InFlight> in_flight_;  // requests whose session was inferred
   PolicyStats stats_;
 };

@@ -355,6 +355,13 @@ TEST(HazardPrefix, ParentsOfHeldChildrenGoWhenNothingElseIsLeft) {
   policy->Release(std::vector<BlockId>{2}, {.now_us = 2});
   EXPECT_THAT(policy->SelectVictims(1, 3), ElementsAre(2));
   EXPECT_THAT(policy->SelectVictims(1, 4), ElementsAre(0));
+  EXPECT_EQ(policy->stats().tracked, 1);
+  // The content that comes back in another block is the parent again.
+  policy->Track({.block = 3, .first_pos = 0, .content = 10});
+  policy->Track({.block = 2, .first_pos = 0, .content = 30});
+  policy->Release(std::vector<BlockId>{3}, {.now_us = 5});
+  policy->Release(std::vector<BlockId>{2}, {.now_us = 6});
+  EXPECT_THAT(policy->SelectVictims(1, 7), ElementsAre(2));
 }
 
 // Conversations of one turn come back within half a minute, those of another never.

@@ -6,13 +6,6 @@
 #include "base/check.h"
 
 namespace kvik::kv {
-namespace {
-
-constexpr size_t kEndWithinBlocks = 2;
-constexpr size_t kMinBlocksToContinue = 2;
-
-}  // namespace
-
 SessionTracker::SessionTracker(size_t max_blocks) : max_young_(max_blocks / 2) {
   KVIK_CHECK(max_blocks >= 2);
 }
@@ -47,7 +40,7 @@ SessionTurn SessionTracker::Arrive(std::span<const uint64_t> blocks) {
   }
   SessionTurn request;
   bool continues = false;
-  for (size_t back = 0; back < kEndWithinBlocks && back < known && !continues; ++back) {
+  for (size_t back = 0; back < size_t{kEndWithinBlocks} && back < known && !continues; ++back) {
     const Block* block = Find(blocks[known - 1 - back]);
     if (block != nullptr && block->is_end) {
       request = SessionTurn{block->end.session, block->end.turn + 1};

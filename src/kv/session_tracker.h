@@ -27,6 +27,9 @@ struct SessionTurn {
 
 class SessionTracker {
  public:
+  static constexpr int kEndWithinBlocks = 2;  // the last known block or the one before it
+  static constexpr size_t kMinBlocksToContinue = 2;
+
   // Remembers at least the `max_blocks` / 2 blocks seen last and at most `max_blocks`.
   // REQUIRES: max_blocks >= 2.
   explicit SessionTracker(size_t max_blocks);
