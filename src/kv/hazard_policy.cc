@@ -20,7 +20,7 @@ size_t MaxContents(int32_t num_blocks) {
   return std::max(least, std::min(static_cast<size_t>(num_blocks) * kPerBlock, kMany));
 }
 
-constexpr int32_t kChunkTokens = 64;  // gaps are no smaller than this if the run is not
+constexpr int32_t kChunkTokens = 128;  // gaps are no smaller than this if the run is not
 constexpr double kFirstHorizonS = 120;
 constexpr double kMinHorizonS = 1;
 constexpr double kHorizonPerEvictionAge = 2;
@@ -460,10 +460,12 @@ std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
       if (blocked) {
         break;
       }
-      top.score = by_gain ? top.gain * NextCostUs(run, from_deep_end) : 0;
       const auto taken = static_cast<int32_t>(victims.size() - before);
-      if (taken >= chunk_blocks_ && !heap_.empty() && top < heap_.front()) {
-        break;
+      if (taken % chunk_blocks_ == 0 && taken > 0 && !heap_.empty()) {
+        top.score = by_gain ? top.gain * NextCostUs(run, from_deep_end) : 0;
+        if (top < heap_.front()) {
+          break;
+        }
       }
       const int32_t index = from_deep_end ? run.end - 1 : run.first;
       const BlockId id = run.blocks[static_cast<size_t>(index)];
@@ -486,6 +488,7 @@ std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
     }
     NoteEvictions(age_s, victims.size() - before);
     if (left > 0 && !blocked) {
+      top.score = by_gain ? top.gain * NextCostUs(run, from_deep_end) : 0;
       offer(top);
     }
   }
@@ -499,7 +502,7 @@ std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
 // Bookkeeping of blocks that are out of their runs. Blocks and contents lie anywhere in memory, so
 // they are asked for ahead.
 void HazardPolicy::LeaveAll(std::span<const BlockId> victims) {
-  constexpr size_t kAhead = 8;
+  constexpr size_t kAhead = 32;
   for (size_t i = 0; i < victims.size(); ++i) {
     if (i + 2 * kAhead < victims.size()) {
       __builtin_prefetch(&blocks_[static_cast<size_t>(victims[i + 2 * kAhead])]);
