@@ -222,6 +222,9 @@ class BenchRun {
     for (RequestRecord& record : records) {
       if (record.token_ids.empty() && !record.text.empty()) {
         KVIK_ASSIGN(record.token_ids, client_->Tokenize(record.text));
+        if (record.token_ids.size() != record.logprobs.size()) {
+          record.logprobs.clear();  // of other tokens with the same text
+        }
       }
       progress.Update(++done);
     }

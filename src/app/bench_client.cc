@@ -103,6 +103,7 @@ class AnswerReader {
       if (const Result<std::vector<TokenId>> ids = TokenIds(Member(choices[0], "token_ids"))) {
         record_.token_ids.insert(record_.token_ids.end(), ids->begin(), ids->end());
       }
+      OnLogprobs(Member(choices[0], "logprobs"));
     }
     if (const Json& usage = Member(chunk, "usage"); usage.is_object()) {
       record_.prompt_tokens = Integer(Member(usage, "prompt_tokens")).value_or(0);
@@ -113,6 +114,19 @@ class AnswerReader {
     if (const Json& kvik = Member(chunk, "kvik"); kvik.is_object()) {
       record_.cached_segments = Integer(Member(kvik, "segments"));
       record_.prefix_tokens = Integer(Member(kvik, "prefix_tokens"));
+    }
+  }
+  // Chat completions have a list of objects, text completions one of numbers.
+  void OnLogprobs(const Json& logprobs) {
+    for (const Json& entry : Member(logprobs, "content")) {
+      if (const Json& logprob = Member(entry, "logprob"); logprob.is_number()) {
+        record_.logprobs.push_back(logprob.get<double>());
+      }
+    }
+    for (const Json& logprob : Member(logprobs, "token_logprobs")) {
+      if (logprob.is_number()) {
+        record_.logprobs.push_back(logprob.get<double>());
+      }
     }
   }
   void OnText(const std::string& text) {
@@ -161,6 +175,13 @@ struct BenchClient::Impl {
     body["stream_options"] = {{"include_usage", true}};
     if (!request.cache_salt.empty()) {
       body["cache_salt"] = request.cache_salt;
+    }
+    if (target.ask_for_logprobs) {
+      if (body.contains("messages")) {
+        body["logprobs"] = true;
+      } else {
+        body["logprobs"] = 0;  // those of the tokens themselves
+      }
     }
     if (target.ask_for_token_ids) {
       body["return_token_ids"] = true;

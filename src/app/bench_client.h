@@ -24,6 +24,7 @@ struct BenchTarget {
   int timeout_s = 600;
   bool kvik_fields = true;         // else nothing that OpenAI's API does not have
   bool ask_for_token_ids = false;  // vLLM's return_token_ids
+  bool ask_for_logprobs = false;
 };
 
 // Messages go to /v1/chat/completions, texts and token ids to /v1/completions. Greedy.

@@ -154,6 +154,9 @@ class Runner {
     }
     record.sent_us = clock_.NowMicros() - begin_us_;
     client.Call(request, clock_, due.planned_us, record);
+    if (record.token_ids.empty()) {
+      record.token_ids = std::move(request.forced);
+    }
     conversation.push_back({"assistant", record.text});
   }
 

@@ -17,11 +17,17 @@ bool IsIds(const Json& list) {
                                         [](const Json& id) { return id.is_number_integer(); });
 }
 
+bool IsNumbers(const Json& list) {
+  return list.is_array() &&
+         std::all_of(list.begin(), list.end(), [](const Json& item) { return item.is_number(); });
+}
+
 bool IsAnswer(const Json& json) {
   return json.is_object() && json.contains("text") && json["text"].is_string() &&
          json.contains("session") && json["session"].is_number_integer() && json.contains("turn") &&
          json["turn"].is_number_integer() &&
-         (!json.contains("token_ids") || IsIds(json["token_ids"]));
+         (!json.contains("token_ids") || IsIds(json["token_ids"])) &&
+         (!json.contains("logprobs") || IsNumbers(json["logprobs"]));
 }
 
 }  // namespace
@@ -42,6 +48,9 @@ Result<RecordedOutputs> RecordedOutputs::Load(const std::string& path) {
     if (json->contains("token_ids")) {
       answer.tokens = (*json)["token_ids"].get<std::vector<TokenId>>();
     }
+    if (json->contains("logprobs")) {
+      answer.logprobs = (*json)["logprobs"].get<std::vector<double>>();
+    }
   }
   return recorded;
 }
@@ -53,6 +62,9 @@ Result<void> RecordedOutputs::Save(const std::string& path,
     Json json = {{"session", record.session}, {"turn", record.turn}, {"text", record.text}};
     if (!record.token_ids.empty()) {
       json["token_ids"] = record.token_ids;
+    }
+    if (!record.logprobs.empty()) {
+      json["logprobs"] = record.logprobs;
     }
     file << json.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
   }
@@ -68,7 +80,11 @@ int32_t RecordedOutputs::CountDifferences(
   int32_t same = 0;
   for (const workload::RequestRecord& record : records) {
     const auto it = answers_.find({record.session, record.turn});
-    same += it != answers_.end() && it->second.text == record.text ? 1 : 0;
+    if (it == answers_.end() || it->second.text != record.text) {
+      continue;
+    }
+    const std::vector<double>& logprobs = it->second.logprobs;
+    same += logprobs.empty() || record.logprobs.empty() || logprobs == record.logprobs ? 1 : 0;
   }
   return static_cast<int32_t>(std::max(answers_.size(), records.size())) - same;
 }

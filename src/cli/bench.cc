@@ -155,6 +155,9 @@ void AddResultFlags(CLI::App& command, const std::shared_ptr<app::BenchOptions>&
                      "record the answers here; if the file is there, force them");
   command.add_option("--answers", options->answers_path,
                      "record the answers here; if the file is there, compare with it");
+  command.add_flag("--logprobs", options->target.ask_for_logprobs,
+                   "ask for the log-probabilities of answers; --outputs and --answers keep and "
+                   "compare them, which shows differences that forced answers hide");
   command.add_option("--save", options->save_path,
                      "write the result here with every request, for kvik bench compare");
   command.add_flag("--json", options->json, "for machines");

@@ -27,7 +27,8 @@ struct RequestRecord {
   std::optional<int32_t> prefix_tokens;    // cached ones before the first gap; likewise
   std::optional<int32_t> cached_segments;  // likewise
   std::string text;
-  std::vector<int32_t> token_ids;  // of the text, if the server told them
+  std::vector<int32_t> token_ids;  // of the text, if they were forced or the server told them
+  std::vector<double> logprobs;    // of the answer's tokens, if asked for
   std::string error;               // empty = it went well
 };
 

@@ -78,6 +78,19 @@ def test_outputs_are_recorded_once_and_forced_afterwards(server, tmp_path):
     assert f"{outputs}:1" in bench(server.url, *load, code=1).stderr
 
 
+@pytest.mark.parametrize("load, flag", [
+    (RANDOM, "--outputs"), (RANDOM, "--answers"), (["--workload", "multi-turn", "--sessions", "2", "--turns", "2"], "--answers")])
+def test_logprobs_show_what_forced_answers_hide(server, tmp_path, load, flag):
+    answers = tmp_path / "answers"
+    load = [*load, flag, str(answers), "--logprobs"]
+    bench(server.url, *load)
+    assert result(server.url, *load)["differing_outputs"] == 0
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    lines[0]["logprobs"][0] -= 1e-6
+    answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert result(server.url, *load, code=1)["differing_outputs"] == 1
+
+
 def test_recorded_agents_are_answered_as_they_were(server, tmp_path):
     trace = tmp_path / "agent.jsonl"
     calls = [{"timestamp": 1000, "session_id": "a", "input": "user: one", "output": "two"},
