@@ -63,6 +63,7 @@ class Replay {
     Sequence sequence = MakeSequence(ask);
     EXPECT_EQ(cache_->Admit(sequence, cache_->Plan(sequence, sequence.num_tokens())),
               AdmitOutcome::kAdmitted);
+    num_missed_ += ask.blocks - sequence.num_hit_tokens() / kBlock;
     const auto runs = sequence.NextRuns(sequence.num_tokens());
     cache_->Allocate(sequence, runs);
     cache_->Commit(sequence, runs);
@@ -96,11 +97,13 @@ class Replay {
   }
   const HazardPolicy& policy() const { return dynamic_cast<const HazardPolicy&>(cache_->policy()); }
   KvCache& cache() { return *cache_; }
+  int64_t num_missed() const { return num_missed_; }  // blocks
 
  private:
   std::unique_ptr<KvCache> cache_;
   bool tell_sessions_;
   uint64_t num_requests_ = 0;
+  int64_t num_missed_ = 0;
 };
 
 // Conversations that grow by turns, some of which come back for long and others never.
@@ -404,13 +407,18 @@ TEST(HazardPolicy, LruTakesOverWhenWhatWasLearnedIsWrongAndGivesBackLater) {
 
   Replay present("hazard", kBlocks, /*tell_sessions=*/true, past.policy().SaveState());
   ReturnsByTurn new_world(4, 1);
+  Replay lru("lru", kBlocks);
+  ReturnsByTurn same_world(4, 1);
   bool lru_chose = false;
   for (int i = 0; i < 3000; ++i) {
     new_world.ServeRound(present);
+    same_world.ServeRound(lru);
     lru_chose = lru_chose || present.policy().guard().use_lru();
   }
   EXPECT_TRUE(lru_chose);
   EXPECT_FALSE(present.policy().guard().use_lru());
+  EXPECT_LE(static_cast<double>(present.num_missed()),
+            1.01 * static_cast<double>(lru.num_missed()));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class LruGuard {
   static constexpr double kLongS = 1800;
   static constexpr double kHandOver = 0.005;
   static constexpr double kBehind = 0.0025;  // over kLongS
-  static constexpr double kSigmas = 2;
+  static constexpr double kSigmas = 3;
   static constexpr double kLevel = 0.0005;
   static constexpr double kFirstWaitS = 60;
 
