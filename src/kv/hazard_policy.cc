@@ -193,10 +193,10 @@ void HazardPolicy::Missed(std::span<const uint64_t> missed, const Access& access
   guard_.Add(access.now_us, policy_us, lru_us);
   uint64_t session = access.request.session;
   SessionTurn inferred{.turn = 0};
-  if (session == 0 && access.request.request != 0) {
+  if ((session == 0 || access.request.turn == 0) && access.request.request != 0) {
     inferred = InferSession();
     in_flight_[access.request.request] = {inferred, uses_.size()};
-    session = inferred.session + 1;
+    session = session != 0 ? session : inferred.session + 1;
   }
   // In the order in which LRU frees a sequence: the deepest is the first to go.
   for (auto use = uses_.rbegin(); use != uses_.rend(); ++use) {
@@ -230,11 +230,11 @@ SessionTurn HazardPolicy::InferSession() {
   return {.session = num_inferred_sessions_++, .turn = 1};
 }
 
-// What the request said of its session, else what was inferred; its answer now belongs to it.
-SessionTurn HazardPolicy::EndInFlight(std::span<const BlockId> blocks, const Access& access) {
+// The turn that the request said, else the one inferred; its answer now belongs to it.
+int32_t HazardPolicy::EndInFlight(std::span<const BlockId> blocks, const Access& access) {
   const auto found = in_flight_.find(access.request.request);
-  if (access.request.session != 0 || found == in_flight_.end()) {
-    return {.session = access.request.session, .turn = access.request.turn};
+  if (found == in_flight_.end()) {
+    return access.request.turn;
   }
   const InFlight request = found->second;
   in_flight_.erase(found);
@@ -245,7 +245,7 @@ SessionTurn HazardPolicy::EndInFlight(std::span<const BlockId> blocks, const Acc
       ends_[static_cast<size_t>(deepest.slot)] = request.turn;
     }
   }
-  return request.turn;
+  return access.request.turn != 0 ? access.request.turn : request.turn.turn;
 }
 
 // --- Runs ---------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ void HazardPolicy::Release(std::span<const BlockId> blocks, const Access& access
   for (const BlockId id : blocks) {
     At(id, State::kHeld);
   }
-  const int32_t turn = EndInFlight(blocks, access).turn;
+  const int32_t turn = EndInFlight(blocks, access);
   const double weight = 1.0 / static_cast<double>(std::max<size_t>(blocks.size(), 1));
   std::vector<BlockId> run;  // deepest first
   BlockKind run_kind = BlockKind::kTail;

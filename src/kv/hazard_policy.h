@@ -134,7 +134,7 @@ class HazardPolicy final : public EvictionPolicy {
   void CountReturn(int32_t slot, const Access& access);
   void UseContent(int32_t slot);
   SessionTurn InferSession();
-  SessionTurn EndInFlight(std::span<const BlockId> blocks, const Access& access);
+  int32_t EndInFlight(std::span<const BlockId> blocks, const Access& access);
 
   // Runs.
   void OpenRun(std::vector<BlockId>& deepest_first, BlockKind kind, double weight,
@@ -160,8 +160,8 @@ class HazardPolicy final : public EvictionPolicy {
   std::vector<Block> blocks_;  // [num_blocks]
   ContentHistory history_;
   std::vector<Content> contents_;  // [history_.capacity()]
-  // [history_.capacity()] The latest request of two blocks or more whose session was inferred and
-  // that ended in this content; turn 0: none.
+  // [history_.capacity()] The latest request of two blocks or more whose turn was inferred and that
+  // ended in this content; turn 0: none.
   std::vector<SessionTurn> ends_;
   std::vector<Run> runs_;
   std::vector<int32_t> free_runs_;
@@ -177,7 +177,7 @@ class HazardPolicy final : public EvictionPolicy {
 
   std::vector<Use> uses_;
   uint64_t num_inferred_sessions_ = 0;
-  std::unordered_map<uint64_t, InFlight> in_flight_;  // requests whose session was inferred
+  std::unordered_map<uint64_t, InFlight> in_flight_;  // requests whose turn was inferred
   PolicyStats stats_;
 };
 
