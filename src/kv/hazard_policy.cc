@@ -26,7 +26,7 @@ constexpr double kMinHorizonS = 1;
 constexpr double kHorizonPerEvictionAge = 2;
 constexpr int64_t kRebuildAfterUs = 5'000'000;  // when there is time
 constexpr int64_t kRebuildLatestUs = 4 * kRebuildAfterUs;
-constexpr size_t kCountedPerTick = 512;
+constexpr size_t kCountedPerTick = 256;
 constexpr size_t kRebuiltPerTick = 24;
 
 }  // namespace
