@@ -16,13 +16,15 @@ Trace TraceOf(const LongContextLoad& load, int32_t block_size_tokens) {
   trace.block_size_tokens = block_size_tokens;
   for (size_t s = 0; s < load.sessions.size(); ++s) {
     const LongContextSession& session = load.sessions[s];
-    double at_s = session.start_s;
+    int64_t at_us = std::llround(session.start_s * 1e6);
     for (size_t t = 0; t < session.turns.size(); ++t) {
       const LongContextTurn& turn = session.turns[t];
       TraceRequest request;
-      at_s += turn.gap_s;
-      request.arrival_us = std::llround(at_s * 1e6);
-      request.gap_us = t == 0 ? -1 : std::llround(turn.gap_s * 1e6);
+      if (t > 0) {
+        request.gap_us = std::llround(turn.gap_s * 1e6);
+        at_us += request.gap_us;
+      }
+      request.arrival_us = at_us;
       request.input_tokens = turn.prompt_tokens;
       request.output_tokens = turn.output_tokens;
       request.session = static_cast<int64_t>(s);

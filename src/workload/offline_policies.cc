@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload/offline_policies.h"
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "kv/score_policy.h"
@@ -77,7 +79,16 @@ Result<std::unique_ptr<kv::EvictionPolicy>> MakeReplayPolicy(const PolicyOptions
     return std::unique_ptr<kv::EvictionPolicy>(
         std::make_unique<BeladyComputePolicy>(options, future));
   }
-  return kv::MakeEvictionPolicy(options);
+  auto policy = kv::MakeEvictionPolicy(options);
+  const auto online = kv::EvictionPolicyNames();
+  if (!policy && std::find(online.begin(), online.end(), options.name) == online.end()) {
+    std::string names;
+    for (const std::string_view name : kNames) {
+      names += ", " + std::string(name);
+    }
+    return Error{policy.error().code, policy.error().message + names};
+  }
+  return policy;
 }
 
 }  // namespace kvik::workload
