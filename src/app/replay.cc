@@ -160,6 +160,7 @@ Result<int> RunReplay(const ReplayCommand& command) {
       options.policy.cost = cost;
       options.policy.seed = command.seed;
       options.cache_blocks = blocks;
+      options.queue = command.queue;
       KVIK_ASSIGN(const ReplayCell cell, RunCell(traces, options, command.progress));
       cells.push_back(cell);
       if (command.json) {

@@ -31,6 +31,7 @@ struct ReplayCommand {
   std::string cost = "h20-8b";
   kv::PolicyOptions policy;    // knobs that all policies share
   std::string reference_path;  // CSV to compare with
+  bool queue = false;          // requests wait for each other; see workload::ReplayOptions
   bool control_plane = false;  // no trace: what the cache's own work costs a long request
   bool json = false;
   Progress::Mode progress = Progress::Mode::kAuto;

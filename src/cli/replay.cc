@@ -90,6 +90,8 @@ void AddReplay(CLI::App& root, Action& action) {
       ->capture_default_str();
   command->add_option("--reference", options->reference_path,
                       "CSV with trace, cache_blocks, policy, miss_cost_pct to compare with");
+  command->add_flag("--queue", options->queue,
+                    "requests wait for each other's prefill; adds the time to the first token");
   command->add_flag("--control-plane", options->control_plane,
                     "no trace: what the cache's own work costs a request of 35,000 tokens");
   command->add_flag("--json", options->json, "one JSON object a line instead of a table");

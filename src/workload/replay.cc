@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <queue>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,6 +29,7 @@ struct Totals {
   double cost_us = 0;
   double missed_us = 0;
   std::vector<double> segments;
+  std::vector<double> ttft_ms;
   int64_t clock_us = 0;
 };
 
@@ -34,6 +38,11 @@ size_t FirstMeasured(const Trace& trace, const ReplayOptions& options) {
 }
 
 double Percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+bool IsClosedLoop(const Trace& trace) {
+  return std::any_of(trace.requests.begin(), trace.requests.end(),
+                     [](const TraceRequest& request) { return request.gap_us >= 0; });
+}
 
 // No replay: only what it would cost at least.
 ReplayCell BoundCell(const Trace& trace, const ReplayOptions& options) {
@@ -58,10 +67,30 @@ class Driver {
       : trace_(trace), options_(options), cache_(cache), future_(future), clock_(clock) {}
 
   void Run() {
-    const auto first_measured =
-        static_cast<size_t>(static_cast<double>(trace_.requests.size()) * options_.warmup_share);
+    const size_t first_measured = FirstMeasured(trace_, options_);
     for (size_t i = 0; i < trace_.requests.size(); ++i) {
-      Serve(i, i >= first_measured);
+      Serve(i, trace_.requests[i].arrival_us, i >= first_measured);
+    }
+  }
+
+  void RunQueue() {
+    const size_t first_measured = FirstMeasured(trace_, options_);
+    using Arrival = std::pair<int64_t, size_t>;  // time, request: those of one time in order
+    std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> waiting;
+    const std::vector<size_t> next = NextTurns(waiting);
+    int64_t free_us = 0;
+    for (size_t served = 0; !waiting.empty(); ++served) {
+      const auto [arrival_us, index] = waiting.top();
+      waiting.pop();
+      const bool measured = served >= first_measured;
+      const int64_t start_us = std::max(arrival_us, free_us);
+      free_us = start_us + Serve(index, start_us, measured);
+      if (measured) {
+        totals_.ttft_ms.push_back(static_cast<double>(free_us - arrival_us) * 1e-3);
+      }
+      if (next[index] != kNone) {
+        waiting.emplace(free_us + trace_.requests[next[index]].gap_us, next[index]);
+      }
     }
   }
 
@@ -86,22 +115,48 @@ class Driver {
     return sequence;
   }
 
-  void Serve(size_t index, bool measured) {
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  // The request that waits for the answer to each, or kNone; the others go to `open`.
+  template <typename Queue>
+  std::vector<size_t> NextTurns(Queue& open) const {
+    std::vector<size_t> next(trace_.requests.size(), kNone);
+    std::unordered_map<int64_t, size_t> last;
+    for (size_t i = 0; i < trace_.requests.size(); ++i) {
+      const TraceRequest& request = trace_.requests[i];
+      const auto [it, first] = last.try_emplace(request.session, i);
+      if (request.gap_us < 0 || first) {
+        open.emplace(request.arrival_us, i);
+      } else {
+        next[it->second] = i;
+      }
+      it->second = i;
+    }
+    return next;
+  }
+
+  // The time that the queue's server needs.
+  int64_t Serve(size_t index, int64_t now_us, bool measured) {
     const TraceRequest& request = trace_.requests[index];
     kv::Sequence sequence = MakeSequence(index);
     future_.SetNow(static_cast<int64_t>(index));
 
     const int64_t start_us = clock_.NowMicros();
-    cache_.AdvanceTime(request.arrival_us);
+    cache_.AdvanceTime(now_us);
     const kv::AdmissionPlan plan = cache_.Plan(sequence, sequence.num_tokens());
     // Larger than the whole cache: computed and not kept.
     const bool fits = cache_.Admit(sequence, plan) == kv::AdmitOutcome::kAdmitted;
     const std::vector<kv::ResidentRun> hits =
         fits ? sequence.hit_runs() : std::vector<kv::ResidentRun>{};
+    int64_t service_us = ServiceUs(std::vector{kv::TokenRun{0, sequence.num_tokens()}});
     if (fits) {
       const auto runs = sequence.NextRuns(sequence.num_tokens());
+      service_us = ServiceUs(runs);
       cache_.Allocate(sequence, runs);
       cache_.Commit(sequence, runs);
+      if (options_.queue) {
+        cache_.AdvanceTime(now_us + service_us);
+      }
       sequence.facts().output_tokens = request.output_tokens;
       cache_.Release(sequence);
     }
@@ -112,6 +167,15 @@ class Driver {
     if (options_.observe) {
       options_.observe(RequestOutcome{index, measured, hits});
     }
+    return service_us;
+  }
+
+  [[nodiscard]] int64_t ServiceUs(const std::vector<kv::TokenRun>& runs) const {
+    kv::StepFeatures features;
+    for (const kv::TokenRun& run : runs) {
+      features.AddSegment(run.first_pos, run.num_tokens);
+    }
+    return std::llround(options_.policy.cost.StepUs(features));
   }
 
   void Count(const TraceRequest& request, const std::vector<kv::ResidentRun>& hits,
@@ -161,6 +225,14 @@ ReplayCell MeanOf(std::span<const ReplayCell> cells) {
     }
     mean.*field = sum / static_cast<double>(cells.size());
   }
+  for (double Distribution::*const field :
+       {&Distribution::mean, &Distribution::p50, &Distribution::p90, &Distribution::p99}) {
+    double sum = 0;
+    for (const ReplayCell& cell : cells) {
+      sum += cell.ttft_ms.*field;
+    }
+    mean.ttft_ms.*field = sum / static_cast<double>(cells.size());
+  }
   mean.requests = 0;
   mean.evictions = 0;
   for (const ReplayCell& cell : cells) {
@@ -184,6 +256,14 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   if (options.policy.name == "bound") {
     return named(BoundCell(trace, options));
   }
+  const auto offline = OfflinePolicyNames();
+  if (options.queue && IsClosedLoop(trace) &&
+      std::find(offline.begin(), offline.end(), options.policy.name) != offline.end()) {
+    return Err(ErrorCode::kUnsupported,
+               "policy \"%s\" must know the order of requests, which the queue decides where turns "
+               "wait for answers: leave it out, or the queue",
+               options.policy.name.c_str());
+  }
   kv::CacheOptions cache_options;
   cache_options.num_blocks = options.cache_blocks + 1;
   cache_options.block_size_tokens = trace.block_size_tokens;
@@ -197,7 +277,11 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   }
   KVIK_ASSIGN(const auto cache, kv::KvCache::Create(cache_options, std::move(policy)));
   Driver driver(trace, options, *cache, future, clock);
-  driver.Run();
+  if (options.queue) {
+    driver.RunQueue();
+  } else {
+    driver.Run();
+  }
 
   const Totals& totals = driver.totals();
   const auto requests = static_cast<double>(std::max<int64_t>(totals.requests, 1));
@@ -214,6 +298,8 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   cell.segments_p99 = segments.p99;
   cell.us_per_request = static_cast<double>(totals.clock_us) / requests;
   cell.evictions = cache->stats().evictions;
+  cell.has_ttft = options.queue;
+  cell.ttft_ms = Describe(totals.ttft_ms);
   return named(std::move(cell));
 }
 

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "kv/eviction_policy.h"
 #include "kv/prefix_index.h"
+#include "workload/load_report.h"
 #include "workload/trace.h"
 
 namespace kvik::workload {
@@ -31,6 +32,10 @@ struct ReplayOptions {
   kv::PolicyOptions policy;  // also an offline one; num_blocks and block size are set by Replay
   int32_t cache_blocks = 0;  // for full blocks; one more holds the tail, which is never cached
   double warmup_share = 0.1;
+  // Requests wait for each other: one server takes them in order of arrival and needs for each what
+  // the cost model says of its prefill (answers cost nothing); blocks are pinned so long. Turns
+  // with a gap arrive that long after the answer before.
+  bool queue = false;
   // Called after every request; may be empty.
   std::function<void(const RequestOutcome&)> observe;
   // Stands between the cache and the policy, to watch or to time it; may be empty.
@@ -51,6 +56,8 @@ struct ReplayCell {
   double segments_p99 = 0;
   double us_per_request = 0;  // of the cache's own work
   int64_t evictions = 0;
+  bool has_ttft = false;    // of a queue:
+  Distribution ttft_ms;     // from arrival to the end of prefill
   int32_t repeats = 1;      // traces of which this is the mean
   bool only_bound = false;  // of "bound": only miss_cost_pct means something
 };
@@ -59,7 +66,8 @@ struct ReplayCell {
 ReplayCell MeanOf(std::span<const ReplayCell> cells);
 
 // `clock` measures us_per_request only. kInvalidInput as kv::KvCache::Create and
-// kv::MakeEvictionPolicy. REQUIRES: sessions annotated, if the policy is to know of them.
+// kv::MakeEvictionPolicy; kUnsupported for an offline policy where the queue decides the order.
+// REQUIRES: sessions annotated, if the policy is to know of them.
 Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, const Clock& clock);
 
 }  // namespace kvik::workload

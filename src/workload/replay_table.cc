@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload/replay_table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
@@ -29,6 +30,11 @@ std::string FormatCells(std::span<const ReplayCell> cells, const Reference* refe
   std::string text =
       Format("%-16s %8s %9s %10s %9s %11s %8s %5s %8s", "policy", "blocks", "miss cost",
              "block hit", "prefix", "request hit", "segments", "p99", "us/req");
+  const bool ttft =
+      std::any_of(cells.begin(), cells.end(), [](const ReplayCell& cell) { return cell.has_ttft; });
+  if (ttft) {
+    text += Format(" %11s %9s %9s %9s", "TTFT s mean", "P50", "P90", "P99");
+  }
   text += reference != nullptr ? "  reference  difference\n" : "\n";
   int compared = 0;
   int within = 0;
@@ -38,6 +44,12 @@ std::string FormatCells(std::span<const ReplayCell> cells, const Reference* refe
                             : Format(" %9.1f%% %8.1f%% %10.1f%% %8.2f %5.0f %8.1f",
                                      cell.block_hit_pct, cell.prefix_hit_pct, cell.request_hit_pct,
                                      cell.segments_mean, cell.segments_p99, cell.us_per_request);
+    if (cell.has_ttft) {
+      text += Format(" %11.2f %9.2f %9.2f %9.2f", cell.ttft_ms.mean * 1e-3, cell.ttft_ms.p50 * 1e-3,
+                     cell.ttft_ms.p90 * 1e-3, cell.ttft_ms.p99 * 1e-3);
+    } else if (ttft) {
+      text += std::string(42, ' ');
+    }
     if (reference != nullptr) {
       const auto theirs = reference->MissCostPct(cell.trace, cell.cache_blocks, cell.policy);
       if (theirs) {
@@ -81,6 +93,12 @@ std::string CellJson(const ReplayCell& cell) {
   json["segments_p99"] = cell.segments_p99;
   json["us_per_request"] = Rounded(cell.us_per_request, 1e2);
   json["evictions"] = cell.evictions;
+  if (cell.has_ttft) {
+    json["ttft_ms"] = {{"mean", Rounded(cell.ttft_ms.mean, 1e3)},
+                       {"p50", Rounded(cell.ttft_ms.p50, 1e3)},
+                       {"p90", Rounded(cell.ttft_ms.p90, 1e3)},
+                       {"p99", Rounded(cell.ttft_ms.p99, 1e3)}};
+  }
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -71,6 +71,27 @@ TEST(Replay, CountsAsDoneByHand) {
   EXPECT_NEAR(Outcome(trace, options).miss_cost_pct, 100 * (missed - 56.25) / (all - 56.25), 1e-9);
 }
 
+TEST(Replay, AQueueMakesRequestsWaitAndTurnsFollowAnswers) {
+  // 10 tokens a block, a second a token.
+  Trace trace = HandMade({{20, {1, 2}}, {10, {9}}, {30, {1, 2, 3}}});
+  for (TraceRequest& request : trace.requests) {
+    request.arrival_us = 0;
+  }
+  trace.requests[2].session = trace.requests[0].session;
+  trace.requests[2].gap_us = 25000000;  // after the end of the first answer, at 20 s
+  ReplayOptions options = Options("lru", 100);
+  options.policy.cost = kv::CostModel{.token_us = 1000000};
+  options.queue = true;
+  const ReplayCell cell = Outcome(trace, options);
+  // 20 s alone; 10 s behind 20 s; at 45 s, with two blocks cached, 10 s.
+  EXPECT_TRUE(cell.has_ttft);
+  EXPECT_NEAR(cell.ttft_ms.mean, (20000 + 30000 + 10000) / 3.0, 1e-6);
+  options.policy.name = "belady";
+  EXPECT_EQ(Replay(trace, options, ManualClock()).error().code, ErrorCode::kUnsupported);
+  trace.requests[2].gap_us = -1;
+  EXPECT_TRUE(Replay(trace, options, ManualClock()).has_value());
+}
+
 TEST(Replay, ARequestLargerThanTheCacheIsComputedAndNotKept) {
   const Trace trace = HandMade({{12, {1}}, {45, {5, 6, 7, 8}}, {12, {1}}});
   const ReplayCell cell = Outcome(trace, Options("lru", 2));
