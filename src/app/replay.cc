@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/replay.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "app/plot_files.h"
 #include "base/clock.h"
 #include "base/mapped_file.h"
 #include "workload/control_plane.h"
 #include "workload/cost_presets.h"
 #include "workload/long_context_trace.h"
+#include "workload/plot.h"
 #include "workload/reference.h"
 #include "workload/replay.h"
+#include "workload/replay_stats.h"
 #include "workload/replay_table.h"
 #include "workload/sessions.h"
 #include "workload/trace_reader.h"
@@ -83,8 +87,9 @@ Result<std::vector<Trace>> Traces(const ReplayCommand& command) {
   return traces;
 }
 
+// `stats`: of the first trace.
 Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOptions options,
-                           Progress::Mode mode) {
+                           Progress::Mode mode, workload::HitStats& stats) {
   const SystemClock wall;
   const ThreadCpuClock busy;
   size_t total = 0;
@@ -98,8 +103,12 @@ Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOpt
   std::vector<ReplayCell> cells;
   size_t before = 0;
   for (const Trace& trace : traces) {
+    size_t done = 0;
     options.observe = [&](const workload::RequestOutcome& outcome) {
-      progress.Update(before + outcome.request + 1);
+      progress.Update(before + ++done);
+      if (before == 0) {
+        stats.Add(outcome);
+      }
     };
     KVIK_ASSIGN(ReplayCell cell, workload::Replay(trace, options, busy));
     cells.push_back(std::move(cell));
@@ -138,6 +147,49 @@ Result<int> RunControlPlane(const ReplayCommand& command, const kv::CostModel& c
   return 0;
 }
 
+workload::Plot MissCostPlot(const std::vector<ReplayCell>& cells) {
+  workload::Plot plot{cells.front().trace, "cache blocks", "miss cost, %", true, {}};
+  for (const ReplayCell& cell : cells) {
+    auto series = std::find_if(plot.series.begin(), plot.series.end(),
+                               [&](const workload::Series& s) { return s.name == cell.policy; });
+    if (series == plot.series.end()) {
+      series = plot.series.insert(series, workload::Series{cell.policy, {}});
+    }
+    series->points.emplace_back(cell.cache_blocks, cell.miss_cost_pct);
+  }
+  for (workload::Series& series : plot.series) {
+    std::sort(series.points.begin(), series.points.end());
+  }
+  return plot;
+}
+
+using NamedStats = std::vector<std::pair<std::string, workload::HitStats>>;
+
+workload::Plot PositionPlot(const NamedStats& stats) {
+  workload::Plot plot{
+      "hits by position", "position in the prompt, %", "blocks cached, %", false, {}};
+  for (const auto& [name, hit] : stats) {
+    workload::Series series{name, {}};
+    const auto percent = hit.HitPctByPosition();
+    for (size_t i = 0; i < percent.size(); ++i) {
+      series.points.emplace_back(
+          100 * (static_cast<double>(i) + 0.5) / static_cast<double>(percent.size()), percent[i]);
+    }
+    plot.series.push_back(std::move(series));
+  }
+  return plot;
+}
+
+Result<void> WritePlots(const ReplayCommand& command, const std::vector<workload::Plot>& plots) {
+  if (!command.csv_path.empty()) {
+    KVIK_TRY(WriteTextFile(command.csv_path, PlotsCsv(plots)));
+  }
+  if (!command.svg_path.empty()) {
+    KVIK_TRY(WriteTextFile(command.svg_path, PlotsSvg(plots)));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<int> RunReplay(const ReplayCommand& command) {
@@ -151,7 +203,11 @@ Result<int> RunReplay(const ReplayCommand& command) {
     KVIK_ASSIGN(reference, workload::Reference::Parse(TextOf(file), command.reference_path));
   }
   KVIK_ASSIGN(const std::vector<Trace> traces, Traces(command));
+  if (command.cache_blocks.empty() || command.policies.empty()) {
+    return Err(ErrorCode::kInvalidInput, "give at least one policy and one size of the cache");
+  }
   std::vector<ReplayCell> cells;
+  NamedStats hits;
   for (const int32_t blocks : command.cache_blocks) {
     for (const std::string& policy : command.policies) {
       workload::ReplayOptions options;
@@ -161,7 +217,11 @@ Result<int> RunReplay(const ReplayCommand& command) {
       options.policy.seed = command.seed;
       options.cache_blocks = blocks;
       options.queue = command.queue;
-      KVIK_ASSIGN(const ReplayCell cell, RunCell(traces, options, command.progress));
+      workload::HitStats hit(traces.front());
+      KVIK_ASSIGN(const ReplayCell cell, RunCell(traces, options, command.progress, hit));
+      if (!cell.only_bound) {
+        hits.emplace_back(policy + " " + std::to_string(blocks), hit);
+      }
       cells.push_back(cell);
       if (command.json) {
         std::fputs(workload::CellJson(cell).c_str(), stdout);
@@ -175,6 +235,17 @@ Result<int> RunReplay(const ReplayCommand& command) {
     std::printf(traces.size() > 1 ? ", mean of %zu traces\n" : "\n", traces.size());
     std::fputs(workload::FormatCells(cells, reference ? &*reference : nullptr).c_str(), stdout);
   }
+  std::vector<workload::Plot> plots = {MissCostPlot(cells)};
+  if (command.stats) {
+    const auto gaps = workload::ReuseGapsOf(traces.front());
+    plots.push_back(workload::ReuseGapPlot(traces.front(), gaps, command.policy));
+    plots.push_back(PositionPlot(hits));
+    if (!command.json) {
+      std::printf("\n%s\n%s", workload::FormatGaps(gaps).c_str(),
+                  workload::FormatHits(hits).c_str());
+    }
+  }
+  KVIK_TRY(WritePlots(command, plots));
   return 0;
 }
 

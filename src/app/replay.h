@@ -33,11 +33,15 @@ struct ReplayCommand {
   std::string reference_path;  // CSV to compare with
   bool queue = false;          // requests wait for each other; see workload::ReplayOptions
   bool control_plane = false;  // no trace: what the cache's own work costs a long request
+  bool stats = false;          // also what kind of reuse the trace has and each policy catches
+  std::string csv_path;        // plots as numbers; empty: none
+  std::string svg_path;        // plots as a picture; empty: none
   bool json = false;
   Progress::Mode progress = Progress::Mode::kAuto;
 };
 
-// Writes one line a cell to standard output.
+// Writes one line a cell to standard output, and plots where asked: miss cost against size, and
+// with `stats` reuse gaps and hits by position.
 Result<int> RunReplay(const ReplayCommand& command);
 
 }  // namespace kvik::app

@@ -92,6 +92,10 @@ void AddReplay(CLI::App& root, Action& action) {
                       "CSV with trace, cache_blocks, policy, miss_cost_pct to compare with");
   command->add_flag("--queue", options->queue,
                     "requests wait for each other's prefill; adds the time to the first token");
+  command->add_flag("--stats", options->stats,
+                    "also reuse gaps of the trace, and where hits lie and what requests find");
+  command->add_option("--csv", options->csv_path, "write the plots' numbers to this file");
+  command->add_option("--svg", options->svg_path, "draw the plots into this file");
   command->add_flag("--control-plane", options->control_plane,
                     "no trace: what the cache's own work costs a request of 35,000 tokens");
   command->add_flag("--json", options->json, "one JSON object a line instead of a table");

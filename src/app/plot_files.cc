@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/plot_files.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <fstream>
+
+namespace kvik::app {
+namespace {
+
+using workload::Plot;
+using workload::Series;
+
+constexpr double kWidth = 760;
+constexpr double kHeight = 360;
+constexpr double kLeft = 64;
+constexpr double kRight = 200;  // for the names
+constexpr double kTop = 36;
+constexpr double kBottom = 48;
+constexpr int kTicks = 5;
+// Told apart by most colour-blind eyes (Okabe and Ito).
+constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                 "#e69f00", "#56b4e9", "#000000", "#999999"};
+
+std::string Format(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::string Format(const char* format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return text;
+}
+
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    out += c == '"' ? "\"\"" : std::string(1, c);
+  }
+  return out + "\"";
+}
+
+std::string Text(double x, double y, const char* anchor, const std::string& text) {
+  return Format("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor) + Escaped(text) +
+         "</text>\n";
+}
+
+class Chart {
+ public:
+  Chart(const Plot& plot, double top) : plot_(plot), top_(top) {
+    bool any = false;
+    for (const Series& series : plot.series) {
+      for (const auto& [x, y] : series.points) {
+        const double at = X(x);
+        x_low_ = any ? std::min(x_low_, at) : at;
+        x_high_ = any ? std::max(x_high_, at) : at;
+        y_high_ = any ? std::max(y_high_, y) : y;
+        any = true;
+      }
+    }
+    x_high_ = x_high_ > x_low_ ? x_high_ : x_low_ + 1;
+    y_high_ = y_high_ > 0 ? y_high_ : 1;
+  }
+
+  std::string Draw() const {
+    const double left = kLeft;
+    const double right = kWidth - kRight;
+    const double top = top_ + kTop;
+    const double bottom = top_ + kHeight - kBottom;
+    std::string svg = Text((left + right) / 2, top_ + 20, "middle", plot_.title);
+    svg += Format("<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#333\"/>\n", left, top,
+                  bottom, right);
+    for (int i = 0; i <= kTicks; ++i) {
+      const double share = static_cast<double>(i) / kTicks;
+      const double value = x_low_ + share * (x_high_ - x_low_);
+      svg += Text(left + share * (right - left), bottom + 16, "middle",
+                  Format("%.3g", plot_.log_x ? std::pow(10, value) : value));
+      svg += Text(left - 6, bottom - share * (bottom - top) + 4, "end",
+                  Format("%.3g", share * y_high_));
+    }
+    svg += Text((left + right) / 2, bottom + 36, "middle", plot_.x_label);
+    svg += Text(8, top - 8, "start", plot_.y_label);
+    for (size_t s = 0; s < plot_.series.size(); ++s) {
+      const char* colour = kColours[s % kColours.size()];
+      const char* dash = s < kColours.size() ? "" : " stroke-dasharray=\"5 3\"";
+      svg += "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" + std::string(colour) + "\"" +
+             dash + " points=\"";
+      for (const auto& [x, y] : plot_.series[s].points) {
+        svg += Format("%.1f,%.1f ", left + (X(x) - x_low_) / (x_high_ - x_low_) * (right - left),
+                      bottom - y / y_high_ * (bottom - top));
+      }
+      svg += "\"/>\n";
+      const double y = top + 16 * static_cast<double>(s);
+      svg += Format("<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", right + 12,
+                    y, colour, dash);
+      svg += Text(right + 36, y + 4, "start", plot_.series[s].name);
+    }
+    return svg;
+  }
+
+ private:
+  [[nodiscard]] double X(double x) const { return plot_.log_x ? std::log10(x) : x; }
+
+  const Plot& plot_;
+  double top_;
+  double x_low_ = 0;
+  double x_high_ = 0;
+  double y_high_ = 0;
+};
+
+}  // namespace
+
+std::string PlotsCsv(std::span<const Plot> plots) {
+  std::string csv = "plot,series,x,y\n";
+  for (const Plot& plot : plots) {
+    for (const Series& series : plot.series) {
+      for (const auto& [x, y] : series.points) {
+        csv += Quoted(plot.title) + "," + Quoted(series.name) + Format(",%.6g,%.6g\n", x, y);
+      }
+    }
+  }
+  return csv;
+}
+
+std::string PlotsSvg(std::span<const Plot> plots) {
+  const double height = kHeight * static_cast<double>(std::max<size_t>(plots.size(), 1));
+  std::string svg = Format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
+      "font-family=\"sans-serif\" font-size=\"12\">\n"
+      "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+      kWidth, height);
+  double top = 0;
+  for (const Plot& plot : plots) {
+    svg += Chart(plot, top).Draw();
+    top += kHeight;
+  }
+  return svg + "</svg>\n";
+}
+
+Result<void> WriteTextFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) {
+    return Err(ErrorCode::kUnavailable, "%s cannot be written", path.c_str());
+  }
+  return {};
+}
+
+}  // namespace kvik::app
