@@ -63,7 +63,10 @@ class Runner {
       }
       worker.join();
     }
-    progress_.Finish();
+    {
+      MutexLock lock(mutex_);
+      progress_.Finish();
+    }
     LoadOutcome outcome;
     int64_t first_us = std::numeric_limits<int64_t>::max();
     int64_t last_us = 0;

@@ -75,8 +75,8 @@ void AddWorkloadFlags(CLI::App& command, app::WorkloadOptions& load) {
       ->capture_default_str();
   command
       .add_option("--context", load.context_tokens,
-                  "no longer requests, after --scale: 8192 x 8 / scale for longbench and loogle, "
-                  "8192 / scale for agentic; a trace's longer ones are left out")
+                  "no longer requests, in tokens after --scale; default over the scale: longbench "
+                  "and loogle 65536, agentic 8192; a trace's longer ones are left out")
       ->check(CLI::Range(1, 100'000'000));
   command.add_option("--scale", load.scale, "divide lengths by this")
       ->check(CLI::Range(1, 1024))
