@@ -109,18 +109,18 @@ class BenchRun {
 
  private:
   Result<void> Prepare() {
-    target_ = options_.target;
-    KVIK_ASSIGN(const std::unique_ptr<BenchClient> nameless, BenchClient::Create(target_));
-    if (target_.model.empty()) {
-      KVIK_ASSIGN(target_.model, nameless->FirstModel());
-    }
-    KVIK_ASSIGN(client_, BenchClient::Create(target_));
     KVIK_ASSIGN(plan_, MakeBenchPlan(options_.workload, options_.pacing));
     if (options_.warmup_sessions >= static_cast<int32_t>(plan_.load.sessions.size())) {
       return Err(ErrorCode::kInvalidInput,
                  "--warmup-sessions %d leaves nothing to measure: the load has %zu sessions",
                  options_.warmup_sessions, plan_.load.sessions.size());
     }
+    target_ = options_.target;
+    KVIK_ASSIGN(const std::unique_ptr<BenchClient> nameless, BenchClient::Create(target_));
+    if (target_.model.empty()) {
+      KVIK_ASSIGN(target_.model, nameless->FirstModel());
+    }
+    KVIK_ASSIGN(client_, BenchClient::Create(target_));
     for (const std::string& path : {options_.outputs_path, options_.answers_path}) {
       if (Exists(path)) {
         KVIK_ASSIGN(recorded_, RecordedOutputs::Load(path));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -139,13 +140,17 @@ Result<LoadPlan> MakeLoad(const WorkloadOptions& options, const PacingOptions& p
                                 .scale = options.scale,
                                 .seed = options.seed});
   }
-  return Err(ErrorCode::kInvalidInput,
-             "--workload '%s' is not known: multi-turn, random, shared-prefix, shared-docs, "
-             "longbench:5, longbench:10, loogle:5, loogle:10, agentic or trace",
-             options.name.c_str());
+  return Err(ErrorCode::kInvalidInput, "there is no workload '%s'", options.name.c_str());
 }
 
 }  // namespace
+
+bool IsWorkload(const std::string& name) {
+  constexpr const char* kNames[] = {"multi-turn",  "random",  "shared-prefix",
+                                    "shared-docs", "agentic", "trace"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
+         workload::LongContextNamed(name).has_value();
+}
 
 Result<BenchPlan> MakeBenchPlan(const WorkloadOptions& options, const PacingOptions& pacing) {
   if (pacing.rate && pacing.concurrency) {

@@ -14,7 +14,8 @@
 namespace kvik::app {
 
 struct WorkloadOptions {
-  // multi-turn, random, shared-prefix, shared-docs, longbench:RATIO, loogle:RATIO, agentic, trace
+  // One that IsWorkload: multi-turn, random, shared-prefix, shared-docs, longbench:RATIO,
+  // loogle:RATIO, agentic, trace
   std::string name;
   std::string trace_path;
   std::string bfcl_folder;          // data of the package bfcl-eval; empty: made up
@@ -36,6 +37,9 @@ struct WorkloadOptions {
   int32_t scale = 1;           // lengths are divided by it
   uint64_t seed = 0;
 };
+
+// Whether there is a workload of this name.
+bool IsWorkload(const std::string& name);
 
 struct PacingOptions {
   std::optional<int32_t> concurrency;  // closed loop: sessions at once

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/commands.h"
 
@@ -36,12 +37,16 @@ void AddWorkloadFlags(CLI::App& command, app::WorkloadOptions& load) {
   const auto count = [&](const char* name, auto& value, const char* help, int32_t least = 1) {
     return command.add_option(name, value, help)->check(CLI::Range(least, kMaxCount));
   };
-  command.add_option("--workload", load.name,
-                     "multi-turn: conversations, turn after turn; random: tokens, nothing shared; "
-                     "shared-prefix: the same after one of a few beginnings; shared-docs: some of "
-                     "a few documents in any order; longbench:R, loogle:R: questions on long "
-                     "documents, pauses R times those between sessions; agentic: tool calls; "
-                     "trace: what --trace recorded");
+  command
+      .add_option("--workload", load.name,
+                  "multi-turn: conversations, turn after turn; random: tokens, nothing shared; "
+                  "shared-prefix: the same after one of a few beginnings; shared-docs: some of "
+                  "a few documents in any order; longbench:R, loogle:R: questions on long "
+                  "documents, pauses R times those between sessions; agentic: tool calls; "
+                  "trace: what --trace recorded")
+      ->check([](const std::string& name) {
+        return app::IsWorkload(name) ? "" : "there is no workload '" + name + "'";
+      });
   command.add_option("--trace", load.trace_path, "JSON lines: hash_ids of blocks, or agents' text");
   command.add_option("--bfcl", load.bfcl_folder,
                      "agentic: folder of an unpacked bfcl-eval; default: made-up questions");
@@ -165,6 +170,40 @@ void AddResultFlags(CLI::App& command, const std::shared_ptr<app::BenchOptions>&
       "--quiet", [options] { options->progress = Progress::Mode::kQuiet; }, "no progress");
 }
 
+// Flags that some workloads have no use for, and the workloads that have.
+constexpr struct {
+  const char* flag;
+  std::string_view workloads;  // between blanks
+} kFlagsOfWorkloads[] = {
+    {"--trace", " trace "},
+    {"--bfcl", " agentic "},
+    {"--sessions", " multi-turn agentic "},
+    {"--requests", " random shared-prefix shared-docs longbench loogle trace "},
+    {"--turns", " multi-turn longbench loogle agentic "},
+    {"--system-words", " multi-turn "},
+    {"--turn-words", " multi-turn "},
+    {"--max-tokens", " multi-turn "},
+    {"--input-tokens", " random shared-prefix shared-docs "},
+    {"--output-tokens", " random shared-prefix shared-docs "},
+    {"--spread", " random shared-prefix "},
+    {"--prefix-tokens", " shared-prefix "},
+    {"--prefixes", " shared-prefix "},
+    {"--documents", " shared-docs "},
+    {"--documents-per-request", " shared-docs "},
+    {"--result-words", " agentic "},
+    {"--context", " longbench loogle agentic trace "},
+};
+
+// A flag that would do nothing is a mistake.
+void RefuseUnusedFlags(const CLI::App& command, std::string_view workload) {
+  const std::string family = " " + std::string(workload.substr(0, workload.find(':'))) + " ";
+  for (const auto& [flag, workloads] : kFlagsOfWorkloads) {
+    if (command.get_option(flag)->count() > 0 && workloads.find(family) == std::string_view::npos) {
+      throw CLI::ValidationError(flag, "says nothing to --workload " + std::string(workload));
+    }
+  }
+}
+
 void AddCompare(CLI::App& bench, Action& action) {
   auto options = std::make_shared<app::BenchCompareOptions>();
   CLI::App* command = bench.add_subcommand(
@@ -201,6 +240,7 @@ void AddBench(CLI::App& root, Action& action) {
     if (options->workload.name.empty()) {
       throw CLI::RequiredError("--workload");
     }
+    RefuseUnusedFlags(*command, options->workload.name);
     action = [options] { return app::Bench(*options); };
   });
 }

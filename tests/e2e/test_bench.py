@@ -178,10 +178,12 @@ def test_a_server_that_is_not_there_fails_every_request():
 
 
 def test_flags_that_do_not_go_together_are_refused(server):
-    for wrong in (["--workload", "longbench:5"], ["--workload", "best"], ["--workload", "trace"],
+    for wrong in (["--workload", "longbench:5"], ["--workload", "trace"],
                   [*RANDOM, "--rate", "1", "--concurrency", "1"], [*RANDOM, "--cv", "2"],
                   [*RANDOM, "--warmup-sessions", "12"]):
         done = bench(server.url, *wrong, code=1)
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert run("bench").returncode == 2
+    assert run("bench", "--workload", "longbench:x").returncode == 2
+    assert run("bench", *RANDOM, "--turns", "3").returncode == 2
     assert run("bench", *RANDOM, "--token-ids", "9-3").returncode == 2
