@@ -2,7 +2,6 @@
 #include "app/machine_cost.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,7 +9,9 @@
 #include <sstream>
 #include <utility>
 
+#include "app/models.h"
 #include "app/version.h"
+#include "base/fnv.h"
 #include "base/json_parse.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -48,12 +49,8 @@ std::string KeyOf(const MachineCostOptions& options) {
 }
 
 std::string PathOf(const MachineCostOptions& options, const std::string& key) {
-  uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
-  for (const char c : key) {
-    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ULL;
-  }
   char name[32];
-  std::snprintf(name, sizeof(name), "%016llx.json", static_cast<unsigned long long>(hash));
+  std::snprintf(name, sizeof(name), "%016llx.json", static_cast<unsigned long long>(Fnv1a(key)));
   return options.folder + "/" + name;
 }
 
@@ -117,13 +114,7 @@ void Save(const std::string& path, const std::string& key, const kv::CostFit& fi
 
 }  // namespace
 
-std::string DefaultCostFolder() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != 0) {
-    return std::string(cache) + "/kvik/costs";
-  }
-  const char* home = std::getenv("HOME");
-  return std::string(home == nullptr || *home == 0 ? "." : home) + "/.cache/kvik/costs";
-}
+std::string DefaultCostFolder() { return CacheFolder() + "/costs"; }
 
 kv::CostModel MachineCostModel(engine::Executor& executor, const Clock& clock,
                                const MachineCostOptions& options) {

@@ -28,7 +28,7 @@ struct MachineCostOptions {
   Progress::Mode progress = Progress::Mode::kAuto;
 };
 
-// $XDG_CACHE_HOME/kvik/costs, else ~/.cache/kvik/costs.
+// "costs" in CacheFolder().
 std::string DefaultCostFolder();
 
 // Never fails: a measurement that explains too little is dropped with a warning and the default

@@ -58,15 +58,19 @@ const KnownModel* FindKnownModel(std::string_view name) {
   return nullptr;
 }
 
+std::string CacheFolder() {
+  if (const std::string cache = Env("XDG_CACHE_HOME"); !cache.empty()) {
+    return cache + "/kvik";
+  }
+  const std::string home = Env("HOME");
+  return (home.empty() ? "." : home) + "/.cache/kvik";
+}
+
 std::string DefaultModelFolder() {
   if (std::string folder = Env("KVIK_MODELS"); !folder.empty()) {
     return folder;
   }
-  if (const std::string cache = Env("XDG_CACHE_HOME"); !cache.empty()) {
-    return cache + "/kvik/models";
-  }
-  const std::string home = Env("HOME");
-  return (home.empty() ? "." : home) + "/.cache/kvik/models";
+  return CacheFolder() + "/models";
 }
 
 Result<std::string> ResolveModel(const std::string& model) {

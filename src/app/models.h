@@ -33,7 +33,10 @@ struct KnownModel {
 std::span<const KnownModel> KnownModels();
 const KnownModel* FindKnownModel(std::string_view name);
 
-// $KVIK_MODELS, else $XDG_CACHE_HOME/kvik/models, else ~/.cache/kvik/models.
+// Where kvik keeps what it can get again: $XDG_CACHE_HOME/kvik, else ~/.cache/kvik.
+std::string CacheFolder();
+
+// $KVIK_MODELS, else "models" in CacheFolder().
 std::string DefaultModelFolder();
 
 // What --model says, as a path: a file, a folder, a known name that was pulled, or the name of a

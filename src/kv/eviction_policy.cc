@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
 
 #include "kv/asym_policy.h"
 #include "kv/asym_run_policy.h"
@@ -25,64 +24,65 @@ using Factory = std::unique_ptr<EvictionPolicy> (*)(const PolicyOptions&);
 
 struct NamedPolicy {
   std::string_view name;
+  bool uses_cost;  // weighs PolicyOptions::cost
   Factory make;
 };
 
 // A new policy is a file and a line here.
 constexpr std::array kPolicies = {
-    NamedPolicy{"lru",
+    NamedPolicy{"lru", false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<LruPolicy>(o.num_blocks);
                 }},
-    NamedPolicy{"hazard",
+    NamedPolicy{"hazard", true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<HazardPolicy>(o, HitScope::kGaps);
                 }},
-    NamedPolicy{"hazard-prefix",
+    NamedPolicy{"hazard-prefix", true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<HazardPolicy>(o, HitScope::kPrefix);
                 }},
-    NamedPolicy{"asym",
+    NamedPolicy{"asym", true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymPolicy>(o, kAsym);
                 }},
-    NamedPolicy{"asym-run",
+    NamedPolicy{"asym-run", true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymRunPolicy>(o);
                 }},
-    NamedPolicy{"asym-last",
+    NamedPolicy{"asym-last", true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymPolicy>(o, kAsymLast);
                 }},
-    NamedPolicy{"max-score",
+    NamedPolicy{"max-score", false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymPolicy>(o, kMaxScore);
                 }},
-    NamedPolicy{"pensieve",
+    NamedPolicy{"pensieve", true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<PensievePolicy>(o);
                 }},
-    NamedPolicy{"lfu",
+    NamedPolicy{"lfu", false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<LfuPolicy>(o);
                 }},
-    NamedPolicy{"slru",
+    NamedPolicy{"slru", false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<SlruPolicy>(o);
                 }},
-    NamedPolicy{"fifo",
+    NamedPolicy{"fifo", false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<FifoPolicy>(o);
                 }},
-    NamedPolicy{"gdsf",
+    NamedPolicy{"gdsf", true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<GdsfPolicy>(o);
                 }},
-    NamedPolicy{"max-score-class",
+    NamedPolicy{"max-score-class", false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<MaxScoreClassPolicy>(o);
                 }},
-    NamedPolicy{"random",
+    NamedPolicy{"random", false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<RandomPolicy>(o.num_blocks, o.seed);
                 }},
@@ -114,9 +114,9 @@ Result<void> CheckReuseCurve(const PolicyOptions& o) {
 std::span<const std::string_view> EvictionPolicyNames() { return kPolicyNames; }
 
 bool PolicyUsesCost(std::string_view name) {
-  constexpr std::string_view kBlind[] = {"lru",  "random",    "fifo",           "lfu",
-                                         "slru", "max-score", "max-score-class"};
-  return std::find(std::begin(kBlind), std::end(kBlind), name) == std::end(kBlind);
+  return std::any_of(kPolicies.begin(), kPolicies.end(), [&](const NamedPolicy& policy) {
+    return policy.name == name && policy.uses_cost;
+  });
 }
 
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(const PolicyOptions& options) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/fnv.h"
 #include "base/json_parse.h"
 
 namespace kvik::server {
@@ -312,10 +313,7 @@ uint64_t ReadSession(Fields& fields, const Json& session) {
                                std::to_string(kMaxSessionBytes) + " bytes, not " + Quote(session));
     return 0;
   }
-  uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a: names of sessions need no more
-  for (const char c : session.get_ref<const std::string&>()) {
-    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ULL;
-  }
+  const uint64_t hash = Fnv1a(session.get_ref<const std::string&>());
   return hash == 0 ? 1 : hash;
 }
 
