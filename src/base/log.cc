@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "base/format.h"
+
 namespace kvik {
 namespace {
 
@@ -56,12 +58,7 @@ void Write(LogLevel level, const char* format, va_list args) {
   if (!LogEnabled(level)) {
     return;
   }
-  va_list again;
-  va_copy(again, args);
-  const int length = std::vsnprintf(nullptr, 0, format, args);
-  std::string message(length > 0 ? static_cast<size_t>(length) : 0, '\0');
-  std::vsnprintf(message.data(), message.size() + 1, format, again);
-  va_end(again);
+  const std::string message = FormatV(format, args);
   std::string line;
   line.reserve(message.size());
   for (const char c : message) {

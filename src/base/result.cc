@@ -2,8 +2,10 @@
 #include "base/result.h"
 
 #include <cstdarg>
-#include <cstdio>
-#include <vector>
+#include <string>
+#include <utility>
+
+#include "base/format.h"
 
 namespace kvik {
 
@@ -32,16 +34,8 @@ const char* ErrorCodeName(ErrorCode code) {
 Error Err(ErrorCode code, const char* format, ...) {
   va_list args;
   va_start(args, format);
-  va_list again;
-  va_copy(again, args);
-  const int length = std::vsnprintf(nullptr, 0, format, args);
+  std::string message = FormatV(format, args);
   va_end(args);
-  std::string message;
-  if (length > 0) {
-    message.resize(static_cast<size_t>(length));
-    std::vsnprintf(message.data(), message.size() + 1, format, again);
-  }
-  va_end(again);
   return Error{code, std::move(message)};
 }
 

@@ -3,24 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+
+#include "base/format.h"
 
 namespace kvik::workload {
 namespace {
 
 constexpr double kNear = 1.0;  // points of miss cost
-
-std::string Format(const char* format, ...) __attribute__((format(printf, 1, 2)));
-std::string Format(const char* format, ...) {
-  char line[256];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(line, sizeof line, format, arguments);
-  va_end(arguments);
-  return line;
-}
 
 double Rounded(double value, double digits) { return std::round(value * digits) / digits; }
 
