@@ -118,6 +118,15 @@ Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOpt
   return workload::MeanOf(cells);
 }
 
+kv::PolicyOptions PolicyOf(const ReplayCommand& command, const std::string& name,
+                           const kv::CostModel& cost) {
+  kv::PolicyOptions options = command.policy;
+  options.name = name;
+  options.cost = cost;
+  options.seed = command.seed;
+  return options;
+}
+
 Result<int> RunControlPlane(const ReplayCommand& command, const kv::CostModel& cost) {
   const ThreadCpuClock clock;
   if (!command.json) {
@@ -127,10 +136,7 @@ Result<int> RunControlPlane(const ReplayCommand& command, const kv::CostModel& c
   for (const int32_t blocks : command.cache_blocks) {
     for (const std::string& policy : command.policies) {
       workload::ControlPlaneOptions options;
-      options.policy = command.policy;
-      options.policy.name = policy;
-      options.policy.cost = cost;
-      options.policy.seed = command.seed;
+      options.policy = PolicyOf(command, policy, cost);
       options.cache_blocks = blocks;
       options.seed = command.seed;
       KVIK_ASSIGN(const workload::ControlPlaneCost us,
@@ -211,10 +217,7 @@ Result<int> RunReplay(const ReplayCommand& command) {
   for (const int32_t blocks : command.cache_blocks) {
     for (const std::string& policy : command.policies) {
       workload::ReplayOptions options;
-      options.policy = command.policy;
-      options.policy.name = policy;
-      options.policy.cost = cost;
-      options.policy.seed = command.seed;
+      options.policy = PolicyOf(command, policy, cost);
       options.cache_blocks = blocks;
       options.queue = command.queue;
       workload::HitStats hit(traces.front());
