@@ -8,12 +8,13 @@
 #include <string_view>
 #include <utility>
 
+#include "app/bench_plan.h"
 #include "app/plot_files.h"
 #include "base/clock.h"
 #include "base/mapped_file.h"
 #include "workload/control_plane.h"
 #include "workload/cost_presets.h"
-#include "workload/long_context_trace.h"
+#include "workload/plan_trace.h"
 #include "workload/plot.h"
 #include "workload/reference.h"
 #include "workload/replay.h"
@@ -47,20 +48,21 @@ Result<Trace> ReadTrace(const ReplayCommand& command) {
   return trace;
 }
 
+// As kvik bench would send it to a server that needs no time.
 Result<Trace> MakeTrace(const ReplayCommand& command, uint64_t seed) {
-  std::optional<workload::LongContextOptions> options =
-      workload::LongContextNamed(command.workload);
-  if (!options) {
-    return Err(
-        ErrorCode::kInvalidInput,
-        "workload \"%s\": give longbench:5, longbench:10, loogle:5 or loogle:10 (N: how much "
-        "longer it is between turns than between openings of sessions)",
-        command.workload.c_str());
+  WorkloadOptions workload = command.load;
+  workload.name = command.workload;
+  workload.scale = command.length_divisor;
+  workload.seed = seed;
+  if (!IsWorkload(workload.name) || workload.name == "trace") {
+    return Err(ErrorCode::kInvalidInput,
+               "workload \"%s\": give longbench:N or loogle:N (N: how much longer it is between "
+               "turns than between openings of sessions), agentic, multi-turn, random, "
+               "shared-prefix or shared-docs",
+               workload.name.c_str());
   }
-  options->requests_per_second = command.qps;
-  options->scale = command.length_divisor;
-  options->seed = seed;
-  Trace trace = workload::TraceOf(workload::MakeLongContext(*options), command.block_size_tokens);
+  KVIK_ASSIGN(const BenchPlan plan, MakeBenchPlan(workload, {.rate = command.qps}));
+  Trace trace = workload::TraceOf(plan.load, plan.starts_s, command.block_size_tokens);
   trace.name = command.workload;
   return trace;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "app/bench_plan.h"
 #include "base/progress.h"
 #include "base/result.h"
 #include "kv/eviction_policy.h"
@@ -15,11 +16,12 @@ namespace kvik::app {
 struct ReplayCommand {
   // Exactly one of these.
   std::string trace_path;
-  std::string workload;  // "longbench:5"
+  std::string workload;  // "longbench:5", "agentic": one of kvik bench's, but "trace"
   // Of the trace.
   std::string name;  // in results; empty: the file's or the workload's
   uint32_t session_sample = 1;
   // Of the workload.
+  WorkloadOptions load;  // but its name, scale and seed, which are:
   double qps = 0.02;
   int32_t length_divisor = 1;
   int32_t block_size_tokens = 64;

@@ -33,7 +33,17 @@ void AddReplay(CLI::App& root, Action& action) {
       root.add_subcommand("replay", "a trace through the cache: what each eviction policy saves");
   command->add_option("--trace", options->trace_path, "JSON lines, one request each");
   command->add_option("--workload", options->workload,
-                      "made up instead: longbench:5, longbench:10, loogle:5, loogle:10");
+                      "made up instead, as kvik bench sends it: longbench:5, loogle:10, agentic, "
+                      "multi-turn, random, shared-prefix, shared-docs");
+  const auto count = [&](const char* name, std::optional<int32_t>& value, const char* help) {
+    command->add_option(name, value, help)->check(CLI::Range(1, 1'000'000));
+  };
+  count("--sessions", options->load.sessions, "of the workloads agentic and multi-turn");
+  count("--requests", options->load.requests, "of the other workloads");
+  count("--turns", options->load.turns, "of the workload: requests of a session");
+  command->add_option("--bfcl", options->load.bfcl_folder,
+                      "of the workload agentic: folder of an unpacked bfcl-eval; default: made-up "
+                      "questions");
   command->add_option("--name", options->name, "of the trace in results");
   command->add_option("--qps", options->qps, "of the workload: requests a second")
       ->check(CLI::Range(1e-6, 1e6))

@@ -144,6 +144,7 @@ class SessionWriter {
         break;
       }
       Answer(pause_s, call);
+      session_.calls.back().calls_tool = true;
       Say("user", result);
       const ToolTime& time = kToolTimes[which % std::size(kToolTimes)];
       pause_s = DrawLogNormal(rng_, time.mean_s, time.sigma);

@@ -44,6 +44,7 @@ struct PlannedCall {
   PlannedPrompt prompt;
   int32_t max_tokens = 1;  // about the length of `output` when that is a text
   PlannedOutput output;
+  bool calls_tool = false;  // the planned answer ends in a call of a tool
 };
 
 struct PlannedSession {

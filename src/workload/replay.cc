@@ -158,6 +158,7 @@ class Driver {
         cache_.AdvanceTime(now_us + service_us);
       }
       sequence.facts().output_tokens = request.output_tokens;
+      sequence.facts().tool_call = request.tool_call;
       cache_.Release(sequence);
     }
     const int64_t end_us = clock_.NowMicros();

@@ -21,6 +21,7 @@ struct TraceRequest {
   // >= 0: the arrival is this long after the answer to the session's turn before. arrival_us is
   // right when answers take no time.
   int64_t gap_us = -1;
+  bool tool_call = false;  // the answer ends in a call of a tool
 };
 
 struct Trace {
