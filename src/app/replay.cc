@@ -35,9 +35,9 @@ std::string_view TextOf(const MappedFile& file) {
 }
 
 Result<Trace> ReadTrace(const ReplayCommand& command) {
-  KVIK_ASSIGN(const MappedFile file, MappedFile::Open(command.trace_path));
-  KVIK_ASSIGN(Trace trace, workload::ParseTrace(TextOf(file), command.trace_path));
-  trace.name = std::filesystem::path(command.trace_path).stem().string();
+  KVIK_ASSIGN(const MappedFile file, MappedFile::Open(command.load.trace_path));
+  KVIK_ASSIGN(Trace trace, workload::ParseTrace(TextOf(file), command.load.trace_path));
+  trace.name = std::filesystem::path(command.load.trace_path).stem().string();
   workload::AnnotateSessions(trace);
   if (command.session_sample > 1) {
     workload::SampleSessions(trace, command.session_sample);
@@ -50,34 +50,26 @@ Result<Trace> ReadTrace(const ReplayCommand& command) {
 
 // As kvik bench would send it to a server that needs no time.
 Result<Trace> MakeTrace(const ReplayCommand& command, uint64_t seed) {
-  WorkloadOptions workload = command.load;
-  workload.name = command.workload;
-  workload.scale = command.length_divisor;
-  workload.seed = seed;
-  if (!IsWorkload(workload.name) || workload.name == "trace") {
-    return Err(ErrorCode::kInvalidInput,
-               "workload \"%s\": give longbench:N or loogle:N (N: how much longer it is between "
-               "turns than between openings of sessions), agentic, multi-turn, random, "
-               "shared-prefix or shared-docs",
-               workload.name.c_str());
-  }
-  KVIK_ASSIGN(const BenchPlan plan, MakeBenchPlan(workload, {.rate = command.qps}));
+  WorkloadOptions load = command.load;
+  load.seed = seed;
+  KVIK_ASSIGN(const BenchPlan plan, MakeBenchPlan(load, {.rate = command.qps}));
   Trace trace = workload::TraceOf(plan.load, plan.starts_s, command.block_size_tokens);
-  trace.name = command.workload;
+  trace.name = load.name;
   return trace;
 }
 
 Result<std::vector<Trace>> Traces(const ReplayCommand& command) {
-  if (command.trace_path.empty() == command.workload.empty()) {
+  const bool made_up = !command.load.name.empty() && command.load.name != "trace";
+  if (command.load.trace_path.empty() != made_up) {
     return Err(ErrorCode::kInvalidInput, "give --trace FILE or --workload NAME, and not both");
   }
   std::vector<Trace> traces;
-  if (!command.trace_path.empty()) {
+  if (!made_up) {
     KVIK_ASSIGN(Trace trace, ReadTrace(command));
     traces.push_back(std::move(trace));
   } else {
     for (int32_t i = 0; i < command.seeds; ++i) {
-      KVIK_ASSIGN(Trace trace, MakeTrace(command, command.seed + static_cast<uint64_t>(i)));
+      KVIK_ASSIGN(Trace trace, MakeTrace(command, command.load.seed + static_cast<uint64_t>(i)));
       traces.push_back(std::move(trace));
     }
   }
@@ -125,7 +117,7 @@ kv::PolicyOptions PolicyOf(const ReplayCommand& command, const std::string& name
   kv::PolicyOptions options = command.policy;
   options.name = name;
   options.cost = cost;
-  options.seed = command.seed;
+  options.seed = command.load.seed;
   return options;
 }
 
@@ -140,7 +132,7 @@ Result<int> RunControlPlane(const ReplayCommand& command, const kv::CostModel& c
       workload::ControlPlaneOptions options;
       options.policy = PolicyOf(command, policy, cost);
       options.cache_blocks = blocks;
-      options.seed = command.seed;
+      options.seed = command.load.seed;
       KVIK_ASSIGN(const workload::ControlPlaneCost us,
                   workload::MeasureControlPlane(options, clock));
       std::printf(

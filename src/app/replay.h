@@ -14,19 +14,15 @@
 namespace kvik::app {
 
 struct ReplayCommand {
-  // Exactly one of these.
-  std::string trace_path;
-  std::string workload;  // "longbench:5", "agentic": one of kvik bench's, but "trace"
-  // Of the trace.
+  // A trace (load.trace_path, no name or "trace") or what kvik bench would send (load.name).
+  WorkloadOptions load;
   std::string name;  // in results; empty: the file's or the workload's
+  // Of the trace.
   uint32_t session_sample = 1;
   // Of the workload.
-  WorkloadOptions load;  // but its name, scale and seed, which are:
   double qps = 0.02;
-  int32_t length_divisor = 1;
   int32_t block_size_tokens = 64;
-  uint64_t seed = 0;
-  int32_t seeds = 1;  // traces made with seed, seed + 1, ...; results are their mean
+  int32_t seeds = 1;  // loads made with load.seed, load.seed + 1, ...; results are their mean
 
   std::vector<std::string> policies = {"lru"};
   std::vector<int32_t> cache_blocks;

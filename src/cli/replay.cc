@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/workload_flags.h"
 #include "workload/cost_presets.h"
 #include "workload/offline_policies.h"
 
@@ -31,26 +32,10 @@ void AddReplay(CLI::App& root, Action& action) {
   auto options = std::make_shared<app::ReplayCommand>();
   CLI::App* command =
       root.add_subcommand("replay", "a trace through the cache: what each eviction policy saves");
-  command->add_option("--trace", options->trace_path, "JSON lines, one request each");
-  command->add_option("--workload", options->workload,
-                      "made up instead, as kvik bench sends it: longbench:5, loogle:10, agentic, "
-                      "multi-turn, random, shared-prefix, shared-docs");
-  const auto count = [&](const char* name, std::optional<int32_t>& value, const char* help) {
-    command->add_option(name, value, help)->check(CLI::Range(1, 1'000'000));
-  };
-  count("--sessions", options->load.sessions, "of the workloads agentic and multi-turn");
-  count("--requests", options->load.requests, "of the other workloads");
-  count("--turns", options->load.turns, "of the workload: requests of a session");
-  command->add_option("--bfcl", options->load.bfcl_folder,
-                      "of the workload agentic: folder of an unpacked bfcl-eval; default: made-up "
-                      "questions");
+  AddWorkloadFlags(*command, options->load);
   command->add_option("--name", options->name, "of the trace in results");
   command->add_option("--qps", options->qps, "of the workload: requests a second")
       ->check(CLI::Range(1e-6, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option("--length-divisor", options->length_divisor, "of the workload: of all lengths")
-      ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   command
       ->add_option("--block-size", options->block_size_tokens,
@@ -93,8 +78,6 @@ void AddReplay(CLI::App& root, Action& action) {
   command->add_option("--slope-ratio", options->policy.slope_ratio, "of the curve beyond it")
       ->check(CLI::Range(1.000001, 1e6))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "of the workload, and of policies that draw numbers")
-      ->capture_default_str();
   command->add_option("--seeds", options->seeds, "workloads to take the mean of, from --seed on")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
@@ -111,8 +94,12 @@ void AddReplay(CLI::App& root, Action& action) {
   command->add_flag("--json", options->json, "one JSON object a line instead of a table");
   command->add_flag_callback(
       "--quiet", [options] { options->progress = Progress::Mode::kQuiet; }, "no progress");
-  command->callback(
-      [options, &action] { action = [options] { return app::RunReplay(*options); }; });
+  command->callback([options, command, &action] {
+    if (!options->load.name.empty()) {
+      RefuseUnusedFlags(*command, options->load.name);
+    }
+    action = [options] { return app::RunReplay(*options); };
+  });
 }
 
 }  // namespace kvik::cli
