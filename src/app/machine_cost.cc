@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "app/models.h"
+#include "app/text_file.h"
 #include "app/version.h"
 #include "base/fnv.h"
 #include "base/json_parse.h"
@@ -95,20 +96,9 @@ void Save(const std::string& path, const std::string& key, const kv::CostFit& fi
   }
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  const std::string part = path + ".part";
-  {
-    std::ofstream file(part, std::ios::trunc);
-    file << json.dump(2) << "\n";
-    file.close();
-    if (!file) {
-      LogWarning("cannot write %s: the cost model will be measured again at the next start",
-                 part.c_str());
-      return;
-    }
-  }
-  std::filesystem::rename(part, path, error);
-  if (error) {
-    LogWarning("cannot write %s: %s", path.c_str(), error.message().c_str());
+  if (auto saved = ReplaceTextFile(path, json.dump(2) + "\n"); !saved.has_value()) {
+    LogWarning("%s: the cost model will be measured again at the next start",
+               saved.error().message.c_str());
   }
 }
 

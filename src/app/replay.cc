@@ -10,8 +10,11 @@
 
 #include "app/bench_plan.h"
 #include "app/plot_files.h"
+#include "app/policy_state_file.h"
+#include "app/text_file.h"
 #include "base/clock.h"
 #include "base/mapped_file.h"
+#include "kv/policy_state.h"
 #include "workload/control_plane.h"
 #include "workload/cost_presets.h"
 #include "workload/plan_trace.h"
@@ -190,9 +193,33 @@ Result<void> WritePlots(const ReplayCommand& command, const std::vector<workload
   return {};
 }
 
+Result<void> CheckStateOptions(const ReplayCommand& command) {
+  const bool reads = !command.policy_state_path.empty();
+  const bool writes = !command.save_state_path.empty();
+  if ((reads || writes) && (command.policies.size() != 1 || command.control_plane)) {
+    return Err(ErrorCode::kInvalidInput,
+               "--policy-state and --save-state are for one policy, whose knowledge is no other's, "
+               "and a trace or workload");
+  }
+  if (writes && (command.cache_blocks.size() > 1 || command.seeds > 1)) {
+    return Err(ErrorCode::kInvalidInput,
+               "--save-state keeps what was learned in one run: give one size of the cache and "
+               "one seed");
+  }
+  if (writes && !kv::PolicyLearns(command.policies.front())) {
+    return Err(ErrorCode::kInvalidInput, "policy %s learns nothing that --save-state could keep",
+               command.policies.front().c_str());
+  }
+  if (writes) {
+    KVIK_TRY(CheckReplaceable(command.save_state_path));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<int> RunReplay(const ReplayCommand& command) {
+  KVIK_TRY(CheckStateOptions(command));
   KVIK_ASSIGN(const kv::CostModel cost, workload::ParseCost(command.cost));
   if (command.control_plane) {
     return RunControlPlane(command, cost);
@@ -208,12 +235,24 @@ Result<int> RunReplay(const ReplayCommand& command) {
   }
   std::vector<ReplayCell> cells;
   NamedStats hits;
+  std::string start;
+  if (!command.policy_state_path.empty()) {
+    KVIK_ASSIGN(start, LoadPolicyState(command.policy_state_path, command.policies.front(),
+                                       traces.front().block_size_tokens));
+  }
+  std::string learned;
   for (const int32_t blocks : command.cache_blocks) {
     for (const std::string& policy : command.policies) {
       workload::ReplayOptions options;
       options.policy = PolicyOf(command, policy, cost);
       options.cache_blocks = blocks;
       options.queue = command.queue;
+      options.policy_state = start;
+      if (!command.save_state_path.empty()) {
+        options.at_end = [&](const kv::EvictionPolicy& knowing) {
+          learned = kv::WritePolicyState(knowing, traces.front().block_size_tokens);
+        };
+      }
       workload::HitStats hit(traces.front());
       KVIK_ASSIGN(const ReplayCell cell, RunCell(traces, options, command.progress, hit));
       if (!cell.only_bound) {
@@ -243,6 +282,9 @@ Result<int> RunReplay(const ReplayCommand& command) {
     }
   }
   KVIK_TRY(WritePlots(command, plots));
+  if (!command.save_state_path.empty()) {
+    KVIK_TRY(ReplaceTextFile(command.save_state_path, learned));
+  }
   return 0;
 }
 

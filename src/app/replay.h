@@ -27,13 +27,17 @@ struct ReplayCommand {
   std::vector<std::string> policies = {"lru"};
   std::vector<int32_t> cache_blocks;
   std::string cost = "h20-8b";
-  kv::PolicyOptions policy;    // knobs that all policies share
-  std::string reference_path;  // CSV to compare with
-  bool queue = false;          // requests wait for each other; see workload::ReplayOptions
-  bool control_plane = false;  // no trace: what the cache's own work costs a long request
-  bool stats = false;          // also what kind of reuse the trace has and each policy catches
-  std::string csv_path;        // plots as numbers; empty: none
-  std::string svg_path;        // plots as a picture; empty: none
+  kv::PolicyOptions policy;  // knobs that all policies share
+  // Files as kvik serve --policy-state has them; empty: none. Of one policy, and only the one cell
+  // and trace can be saved.
+  std::string policy_state_path;  // that the policy starts from
+  std::string save_state_path;    // that gets what it knows at the end
+  std::string reference_path;     // CSV to compare with
+  bool queue = false;             // requests wait for each other; see workload::ReplayOptions
+  bool control_plane = false;     // no trace: what the cache's own work costs a long request
+  bool stats = false;             // also what kind of reuse the trace has and each policy catches
+  std::string csv_path;           // plots as numbers; empty: none
+  std::string svg_path;           // plots as a picture; empty: none
   bool json = false;
   Progress::Mode progress = Progress::Mode::kAuto;
 };

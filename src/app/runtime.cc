@@ -155,6 +155,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.hits = options.hits;
   engine_options.cache.policy = options.policy;
   engine_options.cache.policy.seed = options.seed;
+  engine_options.cache.policy_state = options.policy_state;
   engine_options.scheduler = options.scheduler;
   if (options.scheduler.tpot_slo_us > 0 || kv::PolicyUsesCost(options.policy.name)) {
     const kv::CostModel cost = MachineCostModel(*runtime->executor, clock,

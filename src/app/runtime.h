@@ -38,6 +38,7 @@ struct RuntimeOptions {
   kv::HitScope hits = kv::HitScope::kGaps;
   // name, seed (0 = `seed`), selection and curve; sizes and costs are filled in.
   kv::PolicyOptions policy;
+  std::string policy_state;  // that the policy starts from; empty: nothing is known
   // Where costs come from when something needs them (the policy, scheduler.tpot_slo_us).
   CostSource cost_source = CostSource::kAuto;
   uint64_t seed = 0;  // of requests without one, and of the policy

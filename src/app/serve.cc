@@ -13,6 +13,8 @@
 #include <thread>
 #include <utility>
 
+#include "app/policy_state_file.h"
+#include "app/text_file.h"
 #include "app/version.h"
 #include "base/byte_size.h"
 #include "base/clock.h"
@@ -64,13 +66,16 @@ class StopSignals {
     sigaddset(&signals_, SIGINT);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
   }
-  // Waits until one comes or `until` turns true; true if one came.
-  bool Wait(const std::atomic<bool>& until) {
+  // Waits until one comes or `until` turns true; true if one came. Calls `meanwhile` every now and
+  // then.
+  bool Wait(
+      const std::atomic<bool>& until, const std::function<void()>& meanwhile = [] {}) {
     while (!until) {
       const timespec patience{0, 50'000'000};
       if (sigtimedwait(&signals_, nullptr, &patience) > 0) {
         return true;
       }
+      meanwhile();
     }
     return false;
   }
@@ -79,11 +84,34 @@ class StopSignals {
   sigset_t signals_;
 };
 
+// The options with the policy's state filled in, if there is a file.
+Result<RuntimeOptions> WithPolicyState(const ServeOptions& options) {
+  RuntimeOptions runtime = options.runtime;
+  const std::string& path = options.policy_state_path;
+  if (path.empty()) {
+    return runtime;
+  }
+  Result<std::string> state = LoadPolicyState(path, runtime.policy.name, runtime.block_size_tokens);
+  if (!state && state.error().code != ErrorCode::kNotFound) {
+    return state.error();
+  }
+  KVIK_TRY(CheckReplaceable(path));
+  if (state) {
+    runtime.policy_state = *std::move(state);
+    LogInfo("policy %s starts from %s", runtime.policy.name.c_str(), path.c_str());
+  } else {
+    LogInfo("policy %s starts without knowledge; it will be kept in %s",
+            runtime.policy.name.c_str(), path.c_str());
+  }
+  return runtime;
+}
+
 }  // namespace
 
 Result<int> Serve(const ServeOptions& options) {
   StopSignals stop_signals;
   const SystemClock clock;
+  KVIK_ASSIGN(const RuntimeOptions runtime_options, WithPolicyState(options));
 
   std::function<server::HttpResponse(const server::HttpRequest&)> handle;
   server::HttpServerOptions http_options;
@@ -96,7 +124,7 @@ Result<int> Serve(const ServeOptions& options) {
                 return handle(request);
               }));
 
-  KVIK_ASSIGN(const std::unique_ptr<Runtime> runtime, Runtime::Create(options.runtime, clock));
+  KVIK_ASSIGN(const std::unique_ptr<Runtime> runtime, Runtime::Create(runtime_options, clock));
   const model::ModelOptions& model_options = runtime->model->options();
   const std::vector<std::string> names = ModelNames(options, runtime->model_path);
   server::ServerMetrics metrics(
@@ -107,7 +135,9 @@ Result<int> Serve(const ServeOptions& options) {
        {"enable_prefix_caching", options.runtime.prefix_caching ? "True" : "False"},
        {"prefix_caching_hash_algo", kv::HashAlgorithmName(options.runtime.hash)},
        {"policy", options.runtime.policy.name}});
+  PolicyStateSaver saver(options.policy_state_path, options.runtime.block_size_tokens, clock);
   engine::EngineLoopOptions loop_options;
+  loop_options.on_stop = [&saver](engine::Engine& engine) { saver.Note(engine); };
   loop_options.on_step = [&metrics](const engine::StepReport& report) { metrics.OnStep(report); };
   engine::EngineLoop loop(std::move(runtime->engine), loop_options);
   const std::unique_ptr<server::EngineClient> client = server::MakeEngineClient(loop);
@@ -140,7 +170,7 @@ Result<int> Serve(const ServeOptions& options) {
               http->port());
   std::fflush(stdout);
 
-  const bool asked = stop_signals.Wait(done);
+  const bool asked = stop_signals.Wait(done, [&] { saver.SaveIfDue(loop); });
   if (asked) {
     LogInfo("finishing the running requests; a second signal cancels them");
     loop.Drain();
@@ -152,6 +182,7 @@ Result<int> Serve(const ServeOptions& options) {
   }
   serving.join();
   loop.Stop();
+  saver.Save();
   if (!asked) {
     return Err(ErrorCode::kUnavailable, "port %d stopped accepting connections", http->port());
   }

@@ -17,6 +17,9 @@ struct ServeOptions {
   int port = 8000;  // 0 = any free one
   std::string api_key;
   uint64_t max_body_bytes = uint64_t{32} << 20;
+  // What the policy learns is kept here: read at the start if the file is there, replaced every few
+  // minutes and at the end. Empty: forgotten at the end.
+  std::string policy_state_path;
 };
 
 // Serves until SIGTERM or SIGINT, then finishes the running requests; a second signal cancels them.

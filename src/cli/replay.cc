@@ -81,6 +81,14 @@ void AddReplay(CLI::App& root, Action& action) {
   command->add_option("--seeds", options->seeds, "workloads to take the mean of, from --seed on")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
+  command
+      ->add_option("--policy-state", options->policy_state_path,
+                   "start from what a policy learned before, here or under kvik serve")
+      ->type_name("FILE");
+  command
+      ->add_option("--save-state", options->save_state_path,
+                   "keep what the policy learned: of one policy and one size of the cache")
+      ->type_name("FILE");
   command->add_option("--reference", options->reference_path,
                       "CSV with trace, cache_blocks, policy, miss_cost_pct to compare with");
   command->add_flag("--queue", options->queue,

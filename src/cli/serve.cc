@@ -23,6 +23,12 @@ void AddServe(CLI::App& root, Action& action) {
       ->capture_default_str();
   command->add_option("--api-key", options->api_key, "what clients must send as a bearer token")
       ->envname("KVIK_API_KEY");
+  command
+      ->add_option("--policy-state", options->policy_state_path,
+                   "a file that keeps what --policy learns: the server starts from it if it is "
+                   "there, refuses one of another policy or block size, and replaces it every "
+                   "five minutes and when it ends")
+      ->type_name("FILE");
   command->callback([options, &action] { action = [options] { return app::Serve(*options); }; });
 }
 

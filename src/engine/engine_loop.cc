@@ -67,6 +67,9 @@ struct EngineLoop::Impl {
     for (Command& command : commands.TakeAll()) {  // came too late
       Refuse(command);
     }
+    if (options.on_stop) {
+      options.on_stop(*engine);
+    }
     PublishStats();
   }
 

@@ -21,6 +21,9 @@ struct EngineLoopOptions {
   int64_t max_requests = 4096;  // queued, waiting and running; Submit answers kUnavailable beyond
   // Called on the engine thread after every step; must not block. May be empty.
   std::function<void(const StepReport&)> on_step;
+  // Called on the engine thread when no request can come any more, before Join returns. May be
+  // empty.
+  std::function<void(Engine&)> on_stop;
 };
 
 class EngineLoop {

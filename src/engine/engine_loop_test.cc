@@ -7,6 +7,7 @@
 #include <atomic>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/bounded_queue.h"
@@ -203,6 +204,23 @@ TEST_F(EngineLoopTest, EveryStepIsReported) {
   WaitForEnd(outputs);
   loop_->Stop();
   EXPECT_EQ(tokens, 34);
+}
+
+TEST_F(EngineLoopTest, TheEngineIsSeenOnceMoreWhenAllHasEnded) {
+  std::optional<EngineStats> last;
+  EngineLoopOptions options;
+  options.on_stop = [&](Engine& engine) {
+    EXPECT_FALSE(last.has_value());
+    EXPECT_FALSE(engine.HasWork());
+    last = engine.stats();
+  };
+  Start(std::move(options));
+  const Outputs outputs = MakeOutputs();
+  ASSERT_TRUE(loop_->Submit(MakeRequest(30, 5), Into(outputs)).has_value());
+  loop_->Drain();
+  loop_->Join();
+  ASSERT_TRUE(last.has_value());
+  EXPECT_EQ(last->finished_length, 1);
 }
 
 TEST_F(EngineLoopTest, DestructionOfABusyLoopEndsEveryRequest) {

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 
+#include "base/rng.h"
 #include "kv/eviction_policy.h"
 #include "kv/testing/toy_cache.h"
 
@@ -13,6 +16,35 @@ namespace kvik::kv {
 namespace {
 
 class EveryPolicy : public testing::TestWithParam<std::string_view> {};
+
+// Replaces numbers, or cuts, repeats and overwrites bytes.
+void Damage(std::string& text, Rng& rng) {
+  static constexpr std::string_view kNumbers[] = {
+      "0", "-1", "1e-300", "1e300", "1e15", "0.5", "999999999999999999999", "null", "[]", "\"7\""};
+  const auto is_number = [](char c) {
+    return std::strchr("0123456789.e+-", c) != nullptr && c != 0;
+  };
+  for (uint64_t i = 0; i <= rng.Below(3); ++i) {
+    const size_t at = rng.Below(text.size());
+    if (const uint64_t what = rng.Below(8); what == 0) {
+      text.resize(at + 1);
+    } else if (what == 1) {
+      text[at] = static_cast<char>(rng.Below(256));
+    } else if (what == 2) {
+      text.insert(at, text.substr(rng.Below(text.size()), rng.Below(100)));
+    } else {
+      size_t begin = std::min(text.find_first_of("0123456789", at), text.size());
+      size_t end = begin;
+      while (begin > 0 && is_number(text[begin - 1])) {
+        --begin;
+      }
+      while (end < text.size() && is_number(text[end])) {
+        ++end;
+      }
+      text.replace(begin, end - begin, kNumbers[rng.Below(std::size(kNumbers))]);
+    }
+  }
+}
 
 // The toy cache checks the accounting after every step, that no held block is chosen and none
 // twice, and that both copies choose the same.
@@ -50,6 +82,44 @@ TEST_P(EveryPolicy, StartsFromWhatAnotherInstanceSaved) {
   for (int step = 0; step < 1000; ++step) {
     ASSERT_NO_FATAL_FAILURE(cache.Step());
   }
+}
+
+// A file on a disk may hold anything. What is refused changes nothing; what happens to be accepted
+// must be something that a policy can live with.
+TEST_P(EveryPolicy, SurvivesWhateverItsSavedStateHasBecome) {
+  const PolicyOptions options{
+      .name = std::string(GetParam()), .num_blocks = 60, .block_size_tokens = 16};
+  const auto teacher = MakeEvictionPolicy(options).value();
+  ToyCache lessons({.seed = 3}, {teacher.get()});
+  for (int step = 0; step < 1000; ++step) {
+    ASSERT_NO_FATAL_FAILURE(lessons.Step());
+  }
+  const std::string good = teacher->SaveState();
+  EXPECT_EQ(PolicyLearns(GetParam()), !good.empty());
+  if (good.empty()) {
+    return;
+  }
+  const std::string nothing = MakeEvictionPolicy(options).value()->SaveState();
+  int accepted = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::string text = good;
+    Rng rng(seed);
+    Damage(text, rng);
+    const auto policy = MakeEvictionPolicy(options).value();
+    if (const auto result = policy->RestoreState(text); !result.has_value()) {
+      EXPECT_EQ(result.error().code, ErrorCode::kInvalidInput);
+      EXPECT_EQ(policy->SaveState(), nothing);
+      continue;
+    }
+    ++accepted;
+    ToyCache cache({.seed = seed}, {policy.get()});
+    for (int step = 0; step < 150; ++step) {
+      ASSERT_NO_FATAL_FAILURE(cache.Step()) << text;
+    }
+  }
+  EXPECT_GT(accepted, 20);
+  EXPECT_LT(accepted, 380);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy,

@@ -25,64 +25,65 @@ using Factory = std::unique_ptr<EvictionPolicy> (*)(const PolicyOptions&);
 struct NamedPolicy {
   std::string_view name;
   bool uses_cost;  // weighs PolicyOptions::cost
+  bool learns;     // has a state to save
   Factory make;
 };
 
 // A new policy is a file and a line here.
 constexpr std::array kPolicies = {
-    NamedPolicy{"lru", false,
+    NamedPolicy{"lru", false, false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<LruPolicy>(o.num_blocks);
                 }},
-    NamedPolicy{"hazard", true,
+    NamedPolicy{"hazard", true, true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<HazardPolicy>(o, HitScope::kGaps);
                 }},
-    NamedPolicy{"hazard-prefix", true,
+    NamedPolicy{"hazard-prefix", true, true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<HazardPolicy>(o, HitScope::kPrefix);
                 }},
-    NamedPolicy{"asym", true,
+    NamedPolicy{"asym", true, true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymPolicy>(o, kAsym);
                 }},
-    NamedPolicy{"asym-run", true,
+    NamedPolicy{"asym-run", true, true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymRunPolicy>(o);
                 }},
-    NamedPolicy{"asym-last", true,
+    NamedPolicy{"asym-last", true, true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymPolicy>(o, kAsymLast);
                 }},
-    NamedPolicy{"max-score", false,
+    NamedPolicy{"max-score", false, true,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<AsymPolicy>(o, kMaxScore);
                 }},
-    NamedPolicy{"pensieve", true,
+    NamedPolicy{"pensieve", true, false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<PensievePolicy>(o);
                 }},
-    NamedPolicy{"lfu", false,
+    NamedPolicy{"lfu", false, false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<LfuPolicy>(o);
                 }},
-    NamedPolicy{"slru", false,
+    NamedPolicy{"slru", false, false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<SlruPolicy>(o);
                 }},
-    NamedPolicy{"fifo", false,
+    NamedPolicy{"fifo", false, false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<FifoPolicy>(o);
                 }},
-    NamedPolicy{"gdsf", true,
+    NamedPolicy{"gdsf", true, false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<GdsfPolicy>(o);
                 }},
-    NamedPolicy{"max-score-class", false,
+    NamedPolicy{"max-score-class", false, false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<MaxScoreClassPolicy>(o);
                 }},
-    NamedPolicy{"random", false,
+    NamedPolicy{"random", false, false,
                 [](const PolicyOptions& o) -> std::unique_ptr<EvictionPolicy> {
                   return std::make_unique<RandomPolicy>(o.num_blocks, o.seed);
                 }},
@@ -116,6 +117,12 @@ std::span<const std::string_view> EvictionPolicyNames() { return kPolicyNames; }
 bool PolicyUsesCost(std::string_view name) {
   return std::any_of(kPolicies.begin(), kPolicies.end(), [&](const NamedPolicy& policy) {
     return policy.name == name && policy.uses_cost;
+  });
+}
+
+bool PolicyLearns(std::string_view name) {
+  return std::any_of(kPolicies.begin(), kPolicies.end(), [&](const NamedPolicy& policy) {
+    return policy.name == name && policy.learns;
   });
 }
 

@@ -73,8 +73,8 @@ class EvictionPolicy {
   // policy learns nothing. Holds no contents and no absolute times: another process may start from
   // it.
   [[nodiscard]] virtual std::string SaveState() const { return {}; }
-  // Starts from what another instance of the same policy saved. kInvalidInput says what is wrong
-  // with the text, and nothing is changed. REQUIRES: no event was heard yet.
+  // Starts from what another instance of the same policy saved; empty: from nothing. kInvalidInput
+  // says what is wrong with the text, and nothing is changed. REQUIRES: no event was heard yet.
   virtual Result<void> RestoreState(std::string_view state) {
     if (state.empty()) {
       return {};
@@ -109,6 +109,9 @@ std::span<const std::string_view> EvictionPolicyNames();
 
 // Whether a policy weighs what computing a block again costs (PolicyOptions::cost).
 [[nodiscard]] bool PolicyUsesCost(std::string_view name);
+
+// Whether a policy learns something that SaveState tells.
+[[nodiscard]] bool PolicyLearns(std::string_view name);
 
 // kInvalidInput names the option that is out of range, or lists the known names.
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(const PolicyOptions& options);

@@ -36,6 +36,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheOptions& options) {
   policy_options.num_blocks = options.num_blocks;
   policy_options.block_size_tokens = options.block_size_tokens;
   KVIK_ASSIGN(auto policy, MakeEvictionPolicy(policy_options));
+  KVIK_TRY(policy->RestoreState(options.policy_state));
   return Create(options, std::move(policy));
 }
 

@@ -42,7 +42,8 @@ struct CacheOptions {
   // kPrefix: gaps are not reused whatever the policy may do with them. An ablation, and for engines
   // without Multi-Segment Attention.
   HitScope hits = HitScope::kGaps;
-  PolicyOptions policy;  // num_blocks and block_size_tokens are taken from above
+  PolicyOptions policy;      // num_blocks and block_size_tokens are taken from above
+  std::string policy_state;  // what another instance of the policy learned; empty: nothing
 };
 
 struct CacheStats {

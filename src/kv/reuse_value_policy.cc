@@ -163,6 +163,9 @@ void ReuseValuePolicy::Tick(int64_t now_us) {
 }
 
 Result<void> ReuseValuePolicy::RestoreState(std::string_view state) {
+  if (state.empty()) {
+    return {};
+  }
   KVIK_TRY(statistics_.RestoreState(state));
   FollowLifespans();
   return {};

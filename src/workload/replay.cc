@@ -273,6 +273,7 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   policy_options.block_size_tokens = cache_options.block_size_tokens;
   Future future(trace);
   KVIK_ASSIGN(auto policy, MakeReplayPolicy(policy_options, future));
+  KVIK_TRY(policy->RestoreState(options.policy_state));
   if (options.wrap) {
     policy = options.wrap(std::move(policy));
   }
@@ -282,6 +283,9 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
     driver.RunQueue();
   } else {
     driver.Run();
+  }
+  if (options.at_end) {
+    options.at_end(cache->policy());
   }
 
   const Totals& totals = driver.totals();

@@ -31,6 +31,7 @@ struct RequestOutcome {
 struct ReplayOptions {
   kv::PolicyOptions policy;  // also an offline one; num_blocks and block size are set by Replay
   int32_t cache_blocks = 0;  // for full blocks; one more holds the tail, which is never cached
+  std::string policy_state;  // what the policy starts from; empty: it knows nothing
   double warmup_share = 0.1;
   // Requests wait for each other: one server takes them in order of arrival and needs for each what
   // the cost model says of its prefill (answers cost nothing); blocks are pinned so long. Turns
@@ -38,6 +39,8 @@ struct ReplayOptions {
   bool queue = false;
   // Called after every request; may be empty.
   std::function<void(const RequestOutcome&)> observe;
+  // Called with the policy at the end; may be empty.
+  std::function<void(const kv::EvictionPolicy&)> at_end;
   // Stands between the cache and the policy, to watch or to time it; may be empty.
   std::function<std::unique_ptr<kv::EvictionPolicy>(std::unique_ptr<kv::EvictionPolicy>)> wrap;
 };

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "workload/long_context_trace.h"
 #include "workload/offline_bound.h"
 #include "workload/offline_policies.h"
 #include "workload/testing/random_trace.h"
@@ -250,6 +251,44 @@ TEST(OfflinePolicies, KnowTheFuture) {
   Trace half = trace;
   half.requests.resize(kHalf);
   EXPECT_NE(VictimsOf(trace, "belady", kHalf), VictimsOf(half, "belady", kHalf));
+}
+
+// What was learned of the first half of a trace helps, or at least does not harm, in the second.
+TEST(Replay, WhatAPolicyLearnedServesItInTheNextRun) {
+  for (const char* policy : {"hazard", "asym"}) {
+    double cold_pct = 0;
+    double restored_pct = 0;
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      SCOPED_TRACE(testing::Message() << policy << ", seed " << seed);
+      LongContextOptions load = LongContextNamed("longbench:10").value();
+      load.scale = 8;
+      load.seed = seed;
+      Trace first = TraceOf(MakeLongContext(load), 64);
+      Trace second = first;
+      const auto half = static_cast<std::ptrdiff_t>(first.requests.size() / 2);
+      first.requests.resize(static_cast<size_t>(half));
+      second.requests.erase(second.requests.begin(), second.requests.begin() + half);
+
+      ReplayOptions options;
+      options.policy.name = policy;
+      options.cache_blocks = 950;
+      options.warmup_share = 0;
+      cold_pct += Outcome(second, options).miss_cost_pct;
+      std::string learned;
+      options.at_end = [&](const kv::EvictionPolicy& p) { learned = p.SaveState(); };
+      (void)Outcome(first, options);
+      options.policy_state = learned;
+      restored_pct += Outcome(second, options).miss_cost_pct;
+    }
+    EXPECT_LE(restored_pct, cold_pct) << policy;
+  }
+}
+
+TEST(Replay, AStateThatIsNotThePolicysIsRefused) {
+  ReplayOptions options = Options("lru", 3);
+  options.policy_state = "{}";
+  EXPECT_THAT(Replay(HandMade({{25, {1, 2}}}), options, ManualClock()).error().message,
+              HasSubstr("learns nothing"));
 }
 
 }  // namespace

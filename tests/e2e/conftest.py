@@ -64,6 +64,8 @@ class Server:
 
     def stop(self):
         """Ends the server as an operator would, if it has not ended yet; it must have ended well."""
+        if self.log.closed:
+            return  # ended before
         if self.process.poll() is None:
             self.process.terminate()
         try:

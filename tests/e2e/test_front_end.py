@@ -200,3 +200,28 @@ def test_bench_compares_answers(server, tmp_path):
     changed = run(*load)
     assert changed.returncode == 1
     assert json.loads(changed.stdout)["differing_outputs"] == 1
+
+
+def test_what_the_policy_learned_outlives_the_server(start, tmp_path):
+    path = tmp_path / "learned.json"
+    flags = ["--policy", "hazard", "--cost-model", "default", "--num-blocks", "64", "--policy-state", str(path)]
+    first = start(*flags)
+    for seed in range(8):
+        first.complete(tokens(seed % 4, 200), max_tokens=4)
+    first.stop()
+    learned = json.loads(path.read_text())
+    assert learned["policy"] == "hazard" and learned["state"]["nodes"]
+    start(*flags).stop()
+    assert json.loads(path.read_text())["state"]["nodes"], "what was restored is saved again"
+
+    serve = ["serve", "--model", MODEL, "--port", "0", "--num-blocks", "64", "--cost-model", "default"]
+    for wrong, why in [(["--policy", "asym"], "was learned by policy hazard, not by asym"),
+                       (["--policy", "hazard", "--block-size", "32"], "blocks of 16 tokens, not of 32"),
+                       (["--policy", "lru"], "learns nothing")]:
+        done = run(*serve, *wrong, "--policy-state", str(path))
+        assert done.returncode == 1 and why in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    path.write_text(path.read_text()[:100])
+    done = run(*serve, "--policy", "hazard", "--policy-state", str(path))
+    assert done.returncode == 1 and "remove this one" in done.stderr, done.stderr
+    done = run(*serve, "--policy", "hazard", "--policy-state", str(tmp_path / "no" / "folder"))
+    assert done.returncode == 1 and "cannot write" in done.stderr, done.stderr
