@@ -10,10 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "workload/long_context_trace.h"
 #include "workload/offline_bound.h"
 #include "workload/offline_policies.h"
+#include "workload/plan_trace.h"
 #include "workload/testing/random_trace.h"
+#include "workload/token_load.h"
 
 namespace kvik::workload {
 namespace {
@@ -263,7 +264,12 @@ TEST(Replay, WhatAPolicyLearnedServesItInTheNextRun) {
       LongContextOptions load = LongContextNamed("longbench:10").value();
       load.scale = 8;
       load.seed = seed;
-      Trace first = TraceOf(MakeLongContext(load), 64);
+      const LoadPlan plan = PlanLongContext(load);
+      std::vector<double> starts_s;
+      for (const PlannedSession& session : plan.sessions) {
+        starts_s.push_back(session.start_s);
+      }
+      Trace first = TraceOf(plan, starts_s, 64);
       Trace second = first;
       const auto half = static_cast<std::ptrdiff_t>(first.requests.size() / 2);
       first.requests.resize(static_cast<size_t>(half));
