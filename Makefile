@@ -15,7 +15,7 @@ help:
 	@echo 'make demo         install, build, fetch a model, chat, replay a load with gaps in the cache'
 	@echo 'make test         every test that runs in CI time, then test-golden'
 	@echo 'make test-golden  compare with reference values (KVIK_GOLDEN=folder KVIK_MODELS=folder)'
-	@echo 'make test-all     also asan+ubsan, tsan, -Werror on both compilers, planted defects and a minute of fuzzing'
+	@echo 'make test-all     also asan+ubsan, tsan, -Werror on both compilers, planted defects, a soak and a minute of fuzzing'
 	@echo 'make bench        speed against the measured limits of this machine'
 	@echo 'make bench-peers  speed against llama.cpp and vLLM (PEER_PYTHON=python VLLM_PYTHON=python)'
 	@echo 'make lint         clang-format and clang-tidy (all=1: every file, not only changed ones)'
@@ -53,6 +53,7 @@ test-all: setup
 	cmake --preset dev && ninja -C build-dev
 	cmake --preset clang && ninja -C build-clang
 	scripts/test_defects.sh
+	scripts/soak.sh
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-15} scripts/fuzz.sh
 
 bench: tests

@@ -2,7 +2,6 @@
 #include "app/selftest.h"
 
 #include <algorithm>
-#include <bit>
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
@@ -12,12 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "app/answers.h"
 #include "app/memory.h"
 #include "app/models.h"
 #include "base/byte_size.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "base/sha256.h"
 #include "base/temporary_folder.h"
 #include "model/rewrite.h"
 
@@ -50,8 +49,6 @@ struct Job {
   int32_t max_new_tokens = 0;
 };
 
-using Answer = std::vector<engine::TokenOutput>;
-
 struct Tally {
   int64_t cases = 0;
   int64_t gaps = 0;  // requests that computed tokens before a segment they reused
@@ -60,22 +57,11 @@ struct Tally {
   int64_t differing_logprobs = 0;
 };
 
-bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
-
 void Compare(const Answer& expected, const Answer& got, Tally& tally) {
   ++tally.cases;
-  const size_t common = std::min(expected.size(), got.size());
-  tally.differing_tokens += static_cast<int64_t>(std::max(expected.size(), got.size()) - common);
-  for (size_t i = 0; i < common; ++i) {
-    tally.differing_tokens += expected[i].token != got[i].token ? 1 : 0;
-    bool same = SameBits(expected[i].logprob, got[i].logprob) &&
-                expected[i].top.size() == got[i].top.size();
-    for (size_t k = 0; same && k < expected[i].top.size(); ++k) {
-      same = expected[i].top[k].token == got[i].top[k].token &&
-             SameBits(expected[i].top[k].logprob, got[i].top[k].logprob);
-    }
-    tally.differing_logprobs += same ? 0 : 1;
-  }
+  const Differences differences = CompareAnswers(expected, got);
+  tally.differing_tokens += differences.tokens;
+  tally.differing_logprobs += differences.logprobs;
 }
 
 // Prompts that share beginnings of three texts, so that there is something to reuse; a third each
@@ -469,14 +455,10 @@ class Selftest {
   // Of the reference answers: equal machines with equal seeds print equal digests.
   [[nodiscard]] std::string Digest() const {
     Sha256 hash;
-    const auto add = [&](uint32_t value) { hash.Update(std::as_bytes(std::span(&value, 1))); };
     for (const Answer& answer : expected_) {
-      for (const engine::TokenOutput& token : answer) {
-        add(static_cast<uint32_t>(token.token));
-        add(std::bit_cast<uint32_t>(token.logprob));
-      }
+      AddToHash(answer, hash);
     }
-    return ToHex(hash.Finish()).substr(0, 16);
+    return ShortDigest(hash);
   }
 
   [[nodiscard]] double Seconds() const {

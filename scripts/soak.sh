@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A real model under random conversations and clients that leave at any time: soak.sh [flags of
+# kvik selftest soak...]. One minute unless they say more.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[[ -n ${KVIK_DEMO_MODEL:-} ]] || build/kvik pull demo --quiet > /dev/null
+build/kvik selftest soak --model "${KVIK_DEMO_MODEL:-demo}" --requests 40 "$@"
