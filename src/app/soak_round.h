@@ -52,10 +52,10 @@ struct SoakRoundOptions {
   std::function<bool()> is_over;  // asked before every step; may be empty
 };
 
-// Runs the round on `executor`, then asks every sixth request again on `alone`, which holds
-// longest_tokens and computes the same. kInternal says which promise of the engine was broken;
-// wrong answers are counted, and what would corrupt the cache aborts. Every answer is added to
-// `hash`.
+// Runs the round on `executor`, then asks every fourth request that said something again on
+// `alone`, which holds longest_tokens and computes the same. kInternal says which promise of the
+// engine was broken; wrong answers are counted, and what would corrupt the cache aborts. Every
+// answer is added to `hash`.
 Result<SoakTally> RunSoakRound(const SoakRoundOptions& options, engine::Executor& executor,
                                engine::Executor& alone, Rng rng, Sha256& hash);
 

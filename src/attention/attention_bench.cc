@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +29,9 @@
 
 namespace kvik::attention {
 namespace {
+
+// Timings of one thing and another next to it, of which the median ratio counts.
+constexpr size_t kPairs = 30;
 
 using Options = kvik::testing::BenchOptions;
 using kvik::testing::BenchClock;
@@ -163,6 +168,11 @@ class Bench {
     TwoSegments(small, 64, 1920);
     TwoSegments(small, 512, 3072);
     TwoSegments(medium, 512, 3072);
+    for (int percent = 0; percent <= 100; percent += options_.quick ? 50 : 10) {
+      CachedShare(small, 1024, percent);
+      CachedShare(medium, 1024, percent);
+      CachedShare(Shape(3, 1, 64), 10240, percent);  // a third of `small`, for the time it takes
+    }
     for (int context : {1024, 4096, 8192}) {
       if (options_.quick && context == 8192) {
         continue;
@@ -291,6 +301,63 @@ class Bench {
            Median(two_s) * 1e3, Median(calls_s) * 1e3, "ms", Median(to_calls),
            1.005,  // two calls or one compute the same: 0.5 % is what the clock cannot tell apart
            Median(to_calls) <= 1.005 && dispatches_one_call == 1 && dispatches_two_calls == 2);
+  }
+
+  // A prompt of `total` tokens that ends in 128 new ones, of whose others a share is cached: as a
+  // prefix, which leaves one run to compute; or as a suffix, which leaves two, in one call or two.
+  void CachedShare(const AttentionShape& shape, int total, int percent) {
+    const std::string name = "cached " + Name(shape, 16) + " " + std::to_string(total) + " " +
+                             std::to_string(percent) + "%";
+    if (!Selected(name)) {
+      return;
+    }
+    const int context = total - 128;
+    const int cached = context * percent / 100 / 16 * 16;
+    Setup setup(isa_, compute_, shape, 1, 16, 1, total, pool_);
+    std::vector<Setup::Range> suffix = {{0, context, 128}};
+    if (cached < context) {
+      suffix.insert(suffix.begin(), {0, 0, context - cached});
+    }
+    AttentionPlan prefix_plan, suffix_plan;
+    setup.Plan(prefix_plan, {{0, cached, total - cached}});
+    setup.Plan(suffix_plan, suffix);
+    std::vector<AttentionPlan> call_plans(suffix.size());
+    int first_row = 0;
+    for (size_t i = 0; i < suffix.size(); ++i) {
+      setup.Plan(call_plans[i], {suffix[i]}, first_row);
+      first_row += suffix[i].num_tokens;
+    }
+    setup.Attend(suffix_plan, 0);
+    setup.Verify(suffix, 0, 3);
+
+    const std::function<void()> runs[] = {
+        [&] { setup.Attend(prefix_plan, 0); },
+        [&] { setup.Attend(suffix_plan, 0); },
+        [&] {
+          for (const AttentionPlan& plan : call_plans) {
+            setup.Attend(plan, 0);
+          }
+        },
+    };
+    // Neighbours in time are compared, and each kind is as often the first of three.
+    std::vector<double> seconds[3], to_prefix, to_calls;
+    const double start_s = wall_.NowSeconds();
+    for (size_t turn = 0; turn < kPairs || wall_.NowSeconds() - start_s < budget_s(); ++turn) {
+      for (size_t i = 0; i < std::size(runs); ++i) {
+        const size_t kind = (i + turn) % std::size(runs);
+        const double begin = clock_.NowSeconds();
+        runs[kind]();
+        seconds[kind].push_back(clock_.NowSeconds() - begin);
+      }
+      to_prefix.push_back(seconds[1].back() / seconds[0].back());
+      to_calls.push_back(seconds[1].back() / seconds[2].back());
+    }
+    using kvik::testing::Median;
+    const double suffix_ms = Median(seconds[1]) * 1e3;
+    Report(name + ", suffix to prefix", suffix_ms, Median(seconds[0]) * 1e3, "ms",
+           Median(to_prefix), 1.02, Median(to_prefix) <= 1.02);
+    Report(name + ", one call to two", suffix_ms, Median(seconds[2]) * 1e3, "ms", Median(to_calls),
+           1.01, Median(to_calls) <= 1.01);
   }
 
   // One token of `batch` requests, layer after layer, so that keys and values come from memory.
