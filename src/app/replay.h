@@ -24,7 +24,7 @@ struct ReplayCommand {
   int32_t block_size_tokens = 64;
   int32_t seeds = 1;  // loads made with load.seed, load.seed + 1, ...; results are their mean
 
-  std::vector<std::string> policies = {"lru"};
+  std::vector<std::string> policies = {"lru", "hazard"};
   std::vector<int32_t> cache_blocks;
   std::string cost = "h20-8b";
   kv::PolicyOptions policy;  // knobs that all policies share

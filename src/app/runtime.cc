@@ -157,7 +157,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.policy.seed = options.seed;
   engine_options.cache.policy_state = options.policy_state;
   engine_options.scheduler = options.scheduler;
-  if (options.scheduler.tpot_slo_us > 0 || kv::PolicyUsesCost(options.policy.name)) {
+  const bool weighs = options.prefix_caching && kv::PolicyUsesCost(options.policy.name);
+  if (options.scheduler.tpot_slo_us > 0 || weighs) {
     const kv::CostModel cost = MachineCostModel(*runtime->executor, clock,
                                                 {.source = options.cost_source,
                                                  .folder = DefaultCostFolder(),

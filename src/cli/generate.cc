@@ -13,6 +13,8 @@ void AddGenerate(CLI::App& root, Action& action) {
   auto options = std::make_shared<app::GenerateOptions>();
   // One request: nothing waits, so a step takes all of a prompt that fits.
   options->runtime.scheduler.max_num_seqs = 1;
+  // Nor is anything evicted that another request could want: no costs are measured for that.
+  options->runtime.policy.name = "lru";
   model::SamplingParams& sampling = options->params.sampling;
   sampling.temperature = 0;
   CLI::App* command = root.add_subcommand("generate", "one prompt to text");

@@ -127,9 +127,8 @@ void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options) {
        {"measure", app::CostSource::kMeasure},
        {"default", app::CostSource::kDefault}},
       "auto",
-      "what computing a token costs here, for --tpot-slo-ms and policies that "
-      "weigh it: auto measures "
-      "once (half a minute at most) and keeps the result",
+      "what computing a token costs here, for --tpot-slo-ms and policies that weigh it: auto "
+      "measures once (half a minute at most) and keeps the result; default takes typical costs",
       [&options](app::CostSource source) { options.cost_source = source; });
   std::vector<std::string> policies;
   for (const std::string_view name : kv::EvictionPolicyNames()) {
@@ -180,8 +179,8 @@ void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options) {
   AddChoice<kv::HitScope>(
       command, "--reuse", {{"gaps", kv::HitScope::kGaps}, {"prefix", kv::HitScope::kPrefix}},
       "gaps",
-      "which cached blocks a prompt reuses: every run, or only the one from its "
-      "beginning",
+      "which cached blocks a prompt reuses: every run, or only the one from its beginning (then "
+      "take --policy hazard-prefix)",
       [&options](kv::HitScope hits) { options.hits = hits; });
   AddChoice<kv::HashAlgorithm>(
       command, "--hash",

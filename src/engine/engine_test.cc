@@ -569,7 +569,7 @@ TEST_F(EngineTest, TheGuardNoticesARewrittenSealedBlock) {
 TEST_F(EngineTest, RandomLoadsSayWhatTheySaySolo) {
   int64_t preemptions = 0;
   int64_t gaps = 0;
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (uint64_t seed = 0; seed < 180; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Rng rng(seed, 2);
     Start(static_cast<int32_t>(rng.Range(9, 40)), [&](EngineOptions& o) {
@@ -578,7 +578,8 @@ TEST_F(EngineTest, RandomLoadsSayWhatTheySaySolo) {
       o.scheduler.chunk_floor = static_cast<int32_t>(rng.Range(1, o.scheduler.chunk_max));
       o.scheduler.reserve_new_tokens = rng.Below(2) == 0 ? std::numeric_limits<int32_t>::max()
                                                          : static_cast<int32_t>(rng.Below(30));
-      o.cache.policy.name = rng.Below(2) == 0 ? "lru" : "random";
+      const auto policies = kv::EvictionPolicyNames();
+      o.cache.policy.name = rng.Below(2) == 0 ? "random" : policies[rng.Below(policies.size())];
       o.cache.policy.seed = seed;
       o.cache.hash.algorithm =
           rng.Below(2) == 0 ? kv::HashAlgorithm::kXxh3 : kv::HashAlgorithm::kSha256Cbor;

@@ -221,10 +221,12 @@ TEST_P(Exactness, OutputsNeverDependOnCacheBatchChunksThreadsOrPreemptions) {
           static_cast<int32_t>(rng.Range(1, options.scheduler.chunk_max));
       options.scheduler.reserve_new_tokens =
           rng.Below(4) == 0 ? std::numeric_limits<int32_t>::max() : 0;
-      options.cache.policy.name = rng.Below(2) == 0 ? "lru" : "random";
+      const auto policies = kv::EvictionPolicyNames();
+      options.cache.policy.name =
+          rng.Below(2) == 0 ? "random" : policies[rng.Below(policies.size())];
       options.cache.policy.seed = rng.Next();
       const auto executor = ModelExecutor::Create(model, num_blocks).value();
-      const ManualClock clock;
+      ManualClock clock;
       const auto engine = Engine::Create(options, *executor, clock).value();
       std::map<RequestId, size_t> index_of;
       std::map<RequestId, Said> said;
@@ -240,6 +242,7 @@ TEST_P(Exactness, OutputsNeverDependOnCacheBatchChunksThreadsOrPreemptions) {
           --left_to_submit;
         }
         (void)engine->Step();
+        clock.Advance(static_cast<int64_t>(rng.Below(5'000'000)));
         engine->cache().CheckInvariant();
       }
       for (const auto& [id, i] : index_of) {

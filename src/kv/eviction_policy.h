@@ -92,7 +92,7 @@ enum class VictimSelection {
 };
 
 struct PolicyOptions {
-  std::string name = "lru";
+  std::string name = "hazard";
   int32_t num_blocks = 0;  // ids are [0, num_blocks)
   int32_t block_size_tokens = 16;
   uint64_t seed = 0;  // of policies that draw random numbers

@@ -566,7 +566,9 @@ TEST(Scheduler, RandomLoadsAlwaysFinishWithSoloOutputs) {
     options.reserve_new_tokens = rng.Below(3) == 0 ? std::numeric_limits<int32_t>::max()
                                                    : static_cast<int32_t>(rng.Below(20));
     const auto num_blocks = static_cast<int32_t>(rng.Range(9, 40));
-    Harness h(num_blocks, options, rng.Below(2) == 0 ? "lru" : "random");
+    const auto policies = kv::EvictionPolicyNames();
+    const std::string_view policy = policies[rng.Below(policies.size())];
+    Harness h(num_blocks, options, rng.Below(2) == 0 ? "random" : std::string(policy));
     std::vector<std::vector<TokenId>> stems;
     for (int i = 0; i < 3; ++i) {
       stems.push_back(RandomPrompt(rng, 5 * kBlock));

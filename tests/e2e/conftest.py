@@ -49,7 +49,7 @@ class Server:
 
     def __init__(self, *args, model=MODEL):
         command = [KVIK, "serve", "--model", model, "--served-model-name", "tiny", "--port", "0",
-                   "--threads", "1", *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args]
+                   "--threads", "1", "--cost-model", "default", *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args]
         self.log = tempfile.TemporaryFile("w+")  # a file never fills up as a pipe would
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True,
                                         env=environment())

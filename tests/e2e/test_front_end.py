@@ -204,7 +204,7 @@ def test_bench_compares_answers(server, tmp_path):
 
 def test_what_the_policy_learned_outlives_the_server(start, tmp_path):
     path = tmp_path / "learned.json"
-    flags = ["--policy", "hazard", "--cost-model", "default", "--num-blocks", "64", "--policy-state", str(path)]
+    flags = ["--policy", "hazard", "--num-blocks", "64", "--policy-state", str(path)]
     first = start(*flags)
     for seed in range(8):
         first.complete(tokens(seed % 4, 200), max_tokens=4)
