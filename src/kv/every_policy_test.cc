@@ -2,7 +2,6 @@
 // What holds for every eviction policy there is.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -10,6 +9,7 @@
 
 #include "base/rng.h"
 #include "kv/eviction_policy.h"
+#include "kv/testing/each_policy.h"
 #include "kv/testing/toy_cache.h"
 
 namespace kvik::kv {
@@ -122,14 +122,7 @@ TEST_P(EveryPolicy, SurvivesWhateverItsSavedStateHasBecome) {
   EXPECT_LT(accepted, 380);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy,
-                         testing::ValuesIn(EvictionPolicyNames().begin(),
-                                           EvictionPolicyNames().end()),
-                         [](const auto& param) {
-                           std::string name(param.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy, EachPolicy(), PolicyTestName);
 
 }  // namespace
 }  // namespace kvik::kv

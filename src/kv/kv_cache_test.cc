@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "kv/testing/each_policy.h"
 
 namespace kvik::kv {
 namespace {
@@ -126,22 +127,6 @@ TEST(KvCache, HitsBehindGapsAreUsedAndTheComputeListSkipsThem) {
   EXPECT_EQ(sequence.num_to_compute(), 0);
 }
 
-TEST(KvCache, APlanIsPinnedBeforeAnythingIsEvicted) {
-  const auto cache = MakeCache(4);
-  Fill(*cache, 3 * kBlock + 1, 1);  // three cached blocks, the deepest first in line
-  const auto blocks = Resident(*cache, 4 * kBlock);
-  cache->Evict(blocks[1]);
-  // The request hits blocks 0 and 2 and needs two more. With an lru order of 2, 0 a naive cache
-  // would take block 2, its own hit, to fill the gap.
-  Sequence sequence = MakeSequence(4 * kBlock);
-  Admit(*cache, sequence);
-  EXPECT_EQ(cache->pool().state(blocks[0]), BlockState::kReferenced);
-  EXPECT_EQ(cache->pool().state(blocks[2]), BlockState::kReferenced);
-  Compute(*cache, sequence);
-  EXPECT_EQ(sequence.block_table()[0], blocks[0]);
-  EXPECT_EQ(sequence.block_table()[2], blocks[2]);
-}
-
 TEST(KvCache, AdmissionChangesNothingWhenThereIsNoRoom) {
   const auto cache = MakeCache(4);
   Fill(*cache, 2 * kBlock + 1, 1);
@@ -181,47 +166,6 @@ TEST(KvCache, AReservationIsNeverGivenToAnother) {
   EXPECT_EQ(cache->AvailableBlocks(), 0);
   cache->Release(a);
   EXPECT_EQ(cache->AvailableBlocks(), 4);
-}
-
-TEST(KvCache, AHitThatVanishesBetweenPlanAndAdmissionMakesThePlanStale) {
-  const auto cache = MakeCache(8);
-  Fill(*cache, 3 * kBlock + 1);
-  Sequence sequence = MakeSequence(3 * kBlock + 1);
-  const auto plan = cache->Plan(sequence, 3 * kBlock + 1);
-  cache->Evict(plan.hits.blocks[1]);
-  EXPECT_EQ(cache->Admit(sequence, plan), AdmitOutcome::kStale);
-  EXPECT_FALSE(sequence.admitted());
-  // Also when another sequence has taken the slot and published something else in it.
-  Fill(*cache, 7 * kBlock, 2);
-  EXPECT_EQ(cache->Admit(sequence, plan), AdmitOutcome::kStale);
-  Admit(*cache, sequence);
-  Compute(*cache, sequence);
-}
-
-TEST(KvCache, OfTwoSequencesThatFillTheSameGapOneCopyStays) {
-  const auto cache = MakeCache(12);
-  Fill(*cache, 4 * kBlock + 1);
-  cache->Evict(Resident(*cache, 4 * kBlock + 1)[1]);
-  Sequence a = MakeSequence(4 * kBlock + 1);
-  Sequence b = MakeSequence(4 * kBlock + 1);
-  Admit(*cache, a);
-  Admit(*cache, b);
-  const auto runs_a = a.NextRuns(100);
-  const auto runs_b = b.NextRuns(100);
-  cache->Allocate(a, runs_a);
-  cache->Allocate(b, runs_b);
-  cache->Commit(a, runs_a);
-  cache->Commit(b, runs_b);
-  cache->CheckInvariant();
-  EXPECT_NE(a.block_table()[1], b.block_table()[1]);
-  EXPECT_EQ(cache->stats().duplicates, 1);
-  const BlockId kept = a.block_table()[1];
-  cache->Release(b);
-  cache->Release(a);
-  cache->CheckInvariant();
-  EXPECT_EQ(cache->pool().num_cached(), 4);
-  EXPECT_EQ(cache->pool().num_free(), 8);
-  EXPECT_EQ(Resident(*cache, 4 * kBlock + 1)[1], kept);
 }
 
 TEST(KvCache, GeneratedTokensAreSealedAndPublishedToo) {
@@ -394,22 +338,115 @@ TEST_F(LossyBlocks, AHeldLossyBlockIsDroppedAtItsLastRelease) {
   cache_->CheckInvariant();
 }
 
+// What no policy may change.
+class KvCacheUnderEachPolicy : public testing::TestWithParam<std::string_view> {
+ protected:
+  static std::unique_ptr<KvCache> Make(int32_t num_blocks) {
+    return MakeCache(num_blocks, std::string(GetParam()));
+  }
+  static bool UsesGaps() { return Make(1)->policy().hits() == HitScope::kGaps; }
+};
+INSTANTIATE_TEST_SUITE_P(Policies, KvCacheUnderEachPolicy, EachPolicy(), PolicyTestName);
+
+// The request reuses the oldest blocks of a full pool and needs all the others: whatever order a
+// policy has, its own later blocks must not go to make room for its gap.
+TEST_P(KvCacheUnderEachPolicy, MakingRoomForAGapNeverTakesTheRequestsOwnHits) {
+  for (const int32_t chunk : {5, 40, 1000}) {
+    const auto cache = Make(9);
+    Fill(*cache, 4 * kBlock + 1, 1);
+    Fill(*cache, 4 * kBlock + 1, 2);
+    const auto blocks = Resident(*cache, 4 * kBlock + 1, 1);
+    cache->Evict(blocks[1]);
+    Sequence sequence = MakeSequence(9 * kBlock, 1);
+    Admit(*cache, sequence);
+    const std::vector<BlockId> planned(sequence.block_table().begin(),
+                                       sequence.block_table().end());
+    EXPECT_EQ(sequence.num_hit_tokens(), UsesGaps() ? 3 * kBlock : kBlock);
+    Compute(*cache, sequence, chunk);
+    for (size_t i = 0; i < planned.size(); ++i) {
+      const BlockId block = sequence.block_table()[i];
+      EXPECT_TRUE(planned[i] == kNoBlock || planned[i] == block) << i;
+      EXPECT_EQ(cache->pool().state(block), BlockState::kReferenced) << i;
+    }
+    EXPECT_THAT(Resident(*cache, 4 * kBlock + 1, 2), testing::Each(kNoBlock));
+  }
+}
+
+TEST_P(KvCacheUnderEachPolicy, AHitThatVanishesBetweenPlanAndAdmissionMakesThePlanStale) {
+  const auto cache = Make(8);
+  Fill(*cache, 3 * kBlock + 1);
+  Sequence sequence = MakeSequence(3 * kBlock + 1);
+  const auto plan = cache->Plan(sequence, 3 * kBlock + 1);
+  cache->Evict(plan.hits.blocks[1]);
+  EXPECT_EQ(cache->Admit(sequence, plan), AdmitOutcome::kStale);
+  EXPECT_FALSE(sequence.admitted());
+  // Also when another sequence has taken the slot and published something else in it.
+  Fill(*cache, 7 * kBlock, 2);
+  EXPECT_EQ(cache->Admit(sequence, plan), AdmitOutcome::kStale);
+  Admit(*cache, sequence);
+  Compute(*cache, sequence);
+}
+
+// Both copies are used while their requests run; then one is free again.
+TEST_P(KvCacheUnderEachPolicy, OfTwoSequencesThatFillTheSameGapOneCopyStays) {
+  const auto cache = Make(16);
+  Fill(*cache, 4 * kBlock + 1);
+  cache->Evict(Resident(*cache, 4 * kBlock + 1)[1]);
+  Sequence a = MakeSequence(4 * kBlock + 1);
+  Sequence b = MakeSequence(4 * kBlock + 1);
+  Admit(*cache, a);
+  Admit(*cache, b);
+  const auto runs_a = a.NextRuns(100);
+  const auto runs_b = b.NextRuns(100);
+  cache->Allocate(a, runs_a);
+  cache->Allocate(b, runs_b);
+  cache->Commit(a, runs_a);
+  cache->Commit(b, runs_b);
+  cache->CheckInvariant();
+  const std::vector<BlockId> table_a(a.block_table().begin(), a.block_table().end());
+  EXPECT_NE(table_a[1], b.block_table()[1]);
+  // Without hits behind the gap both have copies of what lies there, too.
+  EXPECT_EQ(cache->stats().duplicates, UsesGaps() ? 1 : 2 + 3);
+  cache->Release(b);
+  cache->Release(a);
+  cache->CheckInvariant();
+  EXPECT_EQ(cache->pool().num_cached(), 4);
+  EXPECT_EQ(cache->pool().num_free(), 12);
+  EXPECT_EQ(cache->index().size(), 4U);
+  EXPECT_EQ(Resident(*cache, 4 * kBlock + 1)[1], table_a[1]) << "the first to be published";
+}
+
+// The fewest blocks with which two requests can run at all, one after the other, over and over.
+TEST_P(KvCacheUnderEachPolicy, AFullPoolGoesRoundForEver) {
+  const auto cache = Make(7);
+  for (int round = 0; round < 50; ++round) {
+    cache->AdvanceTime((round + 1) * int64_t{1'000'000});
+    Sequence sequence = MakeSequence(7 * kBlock, static_cast<TokenId>(round % 3));
+    Admit(*cache, sequence);
+    EXPECT_EQ(cache->AvailableBlocks(), 0);
+    Compute(*cache, sequence, 30);
+    cache->Release(sequence);
+    cache->CheckInvariant();
+    EXPECT_EQ(cache->pool().num_cached() + cache->pool().num_free(), 7);
+  }
+  EXPECT_GT(cache->stats().evictions, 7 * 40);
+}
+
 // Random sequences over few prompts that share prefixes, in a pool that is too small, against
 // block contents kept by hand: a hit must hold exactly the tokens its position asks for, every
-// resident block must be found, sealed blocks are never written, and the counts add up.
-class KvCacheProperty : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Policies, KvCacheProperty, testing::Values("lru", "random", "asym"));
-
-TEST_P(KvCacheProperty, HitsAreCompleteAndHoldTheRightTokens) {
+// resident block must be found (under policies that use prefixes: up to the first that is not),
+// sealed blocks are never written, and the counts add up.
+TEST_P(KvCacheUnderEachPolicy, HitsAreCompleteAndHoldTheRightTokens) {
+  const bool uses_gaps = UsesGaps();
   int64_t gaps = 0;  // the property means little unless these happened
   int64_t duplicates = 0;
   int64_t refused = 0;
   int64_t evictions = 0;  // to make room
-  for (uint64_t seed = 0; seed < 600; ++seed) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Rng rng(seed);
     const auto num_blocks = static_cast<int32_t>(rng.Range(6, 48));
-    const auto cache = MakeCache(num_blocks, GetParam());
+    const auto cache = Make(num_blocks);
     // contents[block][slot] identifies the whole prefix up to that token; 0 = never written.
     std::vector<std::vector<uint64_t>> contents(static_cast<size_t>(num_blocks),
                                                 std::vector<uint64_t>(kBlock));
@@ -433,6 +470,7 @@ TEST_P(KvCacheProperty, HitsAreCompleteAndHoldTheRightTokens) {
       const auto ids = prefix_ids(sequence, request.salt);
       const auto need = sequence.num_tokens() + static_cast<int32_t>(rng.Below(40));
       const AdmissionPlan plan = cache->Plan(sequence, need);
+      bool usable = true;
       for (size_t i = 0; i < plan.hits.blocks.size(); ++i) {
         const std::vector<uint64_t> expected(ids.begin() + static_cast<int64_t>(i * kBlock),
                                              ids.begin() + static_cast<int64_t>((i + 1) * kBlock));
@@ -442,7 +480,8 @@ TEST_P(KvCacheProperty, HitsAreCompleteAndHoldTheRightTokens) {
               cache->index().Contains(block) && contents[static_cast<size_t>(block)] == expected;
         }
         const BlockId hit = plan.hits.blocks[i];
-        ASSERT_EQ(hit != kNoBlock, resident);
+        ASSERT_EQ(hit != kNoBlock, resident && usable);
+        usable = usable && (resident || uses_gaps);
         ASSERT_TRUE(hit == kNoBlock || contents[static_cast<size_t>(hit)] == expected);
       }
       const bool fits = cache->BlocksTaken(plan) <= cache->AvailableBlocks();
@@ -510,10 +549,10 @@ TEST_P(KvCacheProperty, HitsAreCompleteAndHoldTheRightTokens) {
     duplicates += cache->stats().duplicates;
     evictions += cache->stats().evictions - evicted_by_hand;
   }
-  EXPECT_GT(evictions, 1000);
-  EXPECT_GT(gaps, 1000);
-  EXPECT_GT(duplicates, 100);
-  EXPECT_GT(refused, 100);
+  EXPECT_GT(evictions, 500);
+  EXPECT_TRUE(gaps > 500 || !uses_gaps);
+  EXPECT_GT(duplicates, 50);
+  EXPECT_GT(refused, 50);
 }
 
 }  // namespace

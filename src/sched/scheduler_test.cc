@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/rng.h"
+#include "kv/testing/each_policy.h"
 #include "kv/testing/fake_kv.h"
 
 namespace kvik::sched {
@@ -71,6 +72,7 @@ class Harness {
   }
 
   StepPlan Step() {
+    cache_->AdvanceTime(steps_ * int64_t{50'000});
     StepPlan plan = scheduler_->Schedule();
     EXPECT_FALSE(plan.empty() && scheduler_->HasWork()) << "no progress";
     EXPECT_LE(plan.num_tokens, options_.max_num_batched_tokens);
@@ -182,6 +184,13 @@ SchedulerOptions Overcommit(int32_t reserve_new_tokens = 0) {
   options.reserve_new_tokens = reserve_new_tokens;
   return options;
 }
+
+// What holds whichever blocks are evicted.
+class SchedulerUnderEachPolicy : public testing::TestWithParam<std::string_view> {
+ protected:
+  static std::string policy() { return std::string(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Policies, SchedulerUnderEachPolicy, kv::EachPolicy(), kv::PolicyTestName);
 
 TEST(SchedulerOptions, WrongOnesAreNamed) {
   const auto message = [](auto change) {
@@ -325,10 +334,10 @@ TEST(Scheduler, CachedTokensBetweenTheRunsOfAChunkCostNoBudget) {
   EXPECT_EQ(h.hits().at(again).segments, 3);
 }
 
-TEST(Scheduler, TheLastPromptTokenIsAlwaysComputed) {
+TEST_P(SchedulerUnderEachPolicy, TheLastPromptTokenIsAlwaysComputed) {
   Rng rng(3);
   for (const int32_t length : {3 * kBlock - 1, 3 * kBlock, 3 * kBlock + 1}) {
-    Harness h(50);
+    Harness h(50, {}, policy());
     const auto prompt = RandomPrompt(rng, length);
     for (int repeat = 0; repeat < 5; ++repeat) {
       h.Add(prompt, 3);
@@ -354,18 +363,18 @@ TEST(Scheduler, ARequestThatCanNeverFitFailsAtOnceAndBlocksNobody) {
   h.ExpectSoloOutputs();
 }
 
-TEST(Scheduler, APromptThatFillsThePoolRuns) {
+TEST_P(SchedulerUnderEachPolicy, APromptThatFillsThePoolRuns) {
   Rng rng(5);
-  Harness h(10);
+  Harness h(10, {}, policy());
   h.Add(RandomPrompt(rng, 10 * kBlock - 5), 5);
   h.RunToEnd();
   h.ExpectSoloOutputs();
 }
 
-TEST(Scheduler, TwoPromptsOfWhichOneAndAHalfFitBothFinishWithoutRepeatingWork) {
+TEST_P(SchedulerUnderEachPolicy, TwoPromptsOfWhichOneAndAHalfFitBothFinishWithoutRepeatingWork) {
   for (const int32_t reserve : {0, std::numeric_limits<int32_t>::max()}) {
     Rng rng(6);
-    Harness h(30, Overcommit(reserve));
+    Harness h(30, Overcommit(reserve), policy());
     h.Add(RandomPrompt(rng, 20 * kBlock), 10);
     h.Add(RandomPrompt(rng, 20 * kBlock), 10);
     h.RunToEnd();
@@ -375,9 +384,9 @@ TEST(Scheduler, TwoPromptsOfWhichOneAndAHalfFitBothFinishWithoutRepeatingWork) {
   }
 }
 
-TEST(Scheduler, ReservingTheWholeNeedNeverPreempts) {
+TEST_P(SchedulerUnderEachPolicy, ReservingTheWholeNeedNeverPreempts) {
   Rng rng(7);
-  Harness h(20);
+  Harness h(20, {}, policy());
   for (int i = 0; i < 8; ++i) {
     h.Add(RandomPrompt(rng, 20), 200);
   }
@@ -386,9 +395,9 @@ TEST(Scheduler, ReservingTheWholeNeedNeverPreempts) {
   EXPECT_EQ(h.scheduler().stats().preemptions, 0);
 }
 
-TEST(Scheduler, EightGenerationsInATinyPoolArePreemptedAndSayWhatTheySaySolo) {
+TEST_P(SchedulerUnderEachPolicy, EightGenerationsInATinyPoolArePreemptedAndSayWhatTheySaySolo) {
   Rng rng(8);
-  Harness h(20, Overcommit());  // each needs 14 blocks in the end
+  Harness h(20, Overcommit(), policy());  // each needs 14 blocks in the end
   for (int i = 0; i < 8; ++i) {
     h.Add(RandomPrompt(rng, 20), 200);
   }
@@ -414,9 +423,9 @@ TEST(Scheduler, APreemptedRequestResumesFromItsCachedBlocks) {
   EXPECT_EQ(h.scheduler().stats().preemptions, 1);
 }
 
-TEST(Scheduler, BetterPriorityRunsFirstAndPreemptsOnlyIfThatHelps) {
+TEST_P(SchedulerUnderEachPolicy, BetterPriorityRunsFirstAndPreemptsOnlyIfThatHelps) {
   Rng rng(10);
-  Harness h(30);
+  Harness h(30, {}, policy());
   const RequestId urgent_holder = h.Add(RandomPrompt(rng, 20 * kBlock), 30, 0);
   const RequestId low = h.Add(RandomPrompt(rng, 4 * kBlock), 30, 5);
   h.Step();
@@ -457,9 +466,9 @@ TEST(Scheduler, WaitingRequestsAreAdmittedByPriorityThenArrival) {
   EXPECT_THAT(h.order_of_end(), ElementsAre(2, 4, 3, 1));
 }
 
-TEST(Scheduler, HitsAreCountedOncePerRequestWhateverTheRetries) {
+TEST_P(SchedulerUnderEachPolicy, HitsAreCountedOncePerRequestWhateverTheRetries) {
   Rng rng(13);
-  Harness h(30, Overcommit());
+  Harness h(30, Overcommit(), policy());
   int64_t prompt_tokens = 0;
   for (int i = 0; i < 20; ++i) {
     h.Add(RandomPrompt(rng, 20 * kBlock), 40);  // the pool holds one and a half of them
@@ -471,9 +480,9 @@ TEST(Scheduler, HitsAreCountedOncePerRequestWhateverTheRetries) {
   EXPECT_EQ(h.scheduler().stats().prefix_hit_tokens, 0);
 }
 
-TEST(Scheduler, AHitThatVanishesWhileWaitingIsPlannedAgain) {
+TEST_P(SchedulerUnderEachPolicy, AHitThatVanishesWhileWaitingIsPlannedAgain) {
   Rng rng(14);
-  Harness h(12);
+  Harness h(12, {}, policy());
   const auto prompt = RandomPrompt(rng, 5 * kBlock);
   h.Add(prompt, 1);
   h.RunToEnd();  // five cached blocks
@@ -487,9 +496,9 @@ TEST(Scheduler, AHitThatVanishesWhileWaitingIsPlannedAgain) {
   EXPECT_EQ(h.hits().at(again).cached_tokens, 0);
 }
 
-TEST(Scheduler, TwoRequestsThatFillTheSameGapAtOnceAreBothRight) {
+TEST_P(SchedulerUnderEachPolicy, TwoRequestsThatFillTheSameGapAtOnceAreBothRight) {
   Rng rng(15);
-  Harness h(60);
+  Harness h(60, {}, policy());
   const auto prompt = RandomPrompt(rng, 6 * kBlock);
   h.Add(prompt, 1);
   h.RunToEnd();
@@ -504,9 +513,9 @@ TEST(Scheduler, TwoRequestsThatFillTheSameGapAtOnceAreBothRight) {
             6 - before);  // every block of the prompt once, none twice
 }
 
-TEST(Scheduler, DifferentSaltsShareNothing) {
+TEST_P(SchedulerUnderEachPolicy, DifferentSaltsShareNothing) {
   Rng rng(16);
-  Harness h(300);
+  Harness h(300, {}, policy());
   const auto prompt = RandomPrompt(rng, 100 * kBlock);
   const RequestId a1 = h.Add(prompt, 1, 0, "A");
   h.RunToEnd();
@@ -520,9 +529,9 @@ TEST(Scheduler, DifferentSaltsShareNothing) {
   h.ExpectSoloOutputs();
 }
 
-TEST(Scheduler, RequestsRemovedAtRandomTimesGiveEverythingBack) {
+TEST_P(SchedulerUnderEachPolicy, RequestsRemovedAtRandomTimesGiveEverythingBack) {
   Rng rng(17);
-  Harness h(24, Overcommit(8));
+  Harness h(24, Overcommit(8), policy());
   std::vector<RequestId> ids;
   const auto shared = RandomPrompt(rng, 6 * kBlock);
   for (int i = 0; i < 200; ++i) {
@@ -551,10 +560,11 @@ TEST(Scheduler, RequestsRemovedAtRandomTimesGiveEverythingBack) {
 
 // Whatever the pool, the options, the policy, the arrivals, evictions and aborts: every step makes
 // progress, no sealed block changes, and every request says what it says alone.
-TEST(Scheduler, RandomLoadsAlwaysFinishWithSoloOutputs) {
+TEST_P(SchedulerUnderEachPolicy, RandomLoadsAlwaysFinishWithSoloOutputs) {
   int64_t preemptions = 0;
   int64_t gaps = 0;
-  for (uint64_t seed = 0; seed < 600; ++seed) {
+  bool uses_gaps = false;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Rng rng(seed, 1);
     SchedulerOptions options;
@@ -566,9 +576,7 @@ TEST(Scheduler, RandomLoadsAlwaysFinishWithSoloOutputs) {
     options.reserve_new_tokens = rng.Below(3) == 0 ? std::numeric_limits<int32_t>::max()
                                                    : static_cast<int32_t>(rng.Below(20));
     const auto num_blocks = static_cast<int32_t>(rng.Range(9, 40));
-    const auto policies = kv::EvictionPolicyNames();
-    const std::string_view policy = policies[rng.Below(policies.size())];
-    Harness h(num_blocks, options, rng.Below(2) == 0 ? "random" : std::string(policy));
+    Harness h(num_blocks, options, policy());
     std::vector<std::vector<TokenId>> stems;
     for (int i = 0; i < 3; ++i) {
       stems.push_back(RandomPrompt(rng, 5 * kBlock));
@@ -593,13 +601,14 @@ TEST(Scheduler, RandomLoadsAlwaysFinishWithSoloOutputs) {
     h.ExpectSoloOutputs();
     ASSERT_FALSE(HasFailure());
     ASSERT_EQ(h.cache().AvailableBlocks(), num_blocks);
+    uses_gaps = h.cache().policy().hits() == kv::HitScope::kGaps;
     preemptions += h.scheduler().stats().preemptions;
     for (const auto& [id, hits] : h.hits()) {
       gaps += hits.segments >= 2 ? 1 : 0;
     }
   }
-  EXPECT_GT(preemptions, 100);
-  EXPECT_GT(gaps, 100);
+  EXPECT_GT(preemptions, 10);
+  EXPECT_TRUE(gaps > 5 || !uses_gaps);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv/testing/each_policy.h"
 #include "workload/offline_bound.h"
 #include "workload/offline_policies.h"
 #include "workload/plan_trace.h"
@@ -236,14 +237,7 @@ TEST_P(OnlinePolicy, GivesTheSameReplayTwice) {
   EXPECT_EQ(VictimsOf(trace, GetParam(), 300), VictimsOf(trace, GetParam(), 300));
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, OnlinePolicy,
-                         testing::ValuesIn(kv::EvictionPolicyNames().begin(),
-                                           kv::EvictionPolicyNames().end()),
-                         [](const auto& param) {
-                           std::string name(param.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Policies, OnlinePolicy, kv::EachPolicy(), kv::PolicyTestName);
 
 // What the causality test would see of one that does.
 TEST(OfflinePolicies, KnowTheFuture) {
