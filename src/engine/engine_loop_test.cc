@@ -13,6 +13,7 @@
 #include "base/bounded_queue.h"
 #include "base/rng.h"
 #include "engine/testing/fake_executor.h"
+#include "kv/testing/each_policy.h"
 
 namespace kvik::engine {
 namespace {
@@ -234,6 +235,76 @@ TEST_F(EngineLoopTest, DestructionOfABusyLoopEndsEveryRequest) {
   }
   loop_.reset();
   EXPECT_EQ(ended, 50);
+}
+
+// Threads submit, read a little, and leave: at once, in the middle, or not at all.
+class EngineLoopUnderEachPolicy : public testing::TestWithParam<std::string_view> {};
+INSTANTIATE_TEST_SUITE_P(Policies, EngineLoopUnderEachPolicy, kv::EachPolicy(), kv::PolicyTestName);
+
+TEST_P(EngineLoopUnderEachPolicy, ClientsThatLeaveAtAnyTimeLeaveNothingBehind) {
+  constexpr int32_t kBlocks = 24;
+  constexpr int64_t kClients = 4;
+  constexpr int64_t kRequests = 25;
+  FakeExecutorOptions fake;
+  fake.num_blocks = kBlocks;
+  FakeExecutor executor(fake);
+  const SystemClock clock;
+  EngineOptions options;
+  options.cache.num_blocks = kBlocks;
+  options.cache.policy.name = std::string(GetParam());
+  options.scheduler.max_num_seqs = 6;
+  options.scheduler.chunk_max = options.scheduler.chunk_floor = 24;
+  options.scheduler.reserve_new_tokens = 4;
+  options.verify_sealed_blocks = true;
+  EngineLoop loop(Engine::Create(options, executor, clock).value(), {});
+  std::atomic<int> wrong = 0;
+  std::atomic<int> cancelled = 0;
+  const auto client = [&](uint64_t seed) {
+    Rng rng(seed);
+    for (int64_t i = 0; i < kRequests; ++i) {
+      Request request = MakeRequest(static_cast<int32_t>(rng.Range(1, 200)), 30, rng.Below(3));
+      request.priority = static_cast<int32_t>(rng.Below(3));
+      const size_t patience = rng.Below(2) == 0 ? 1000 : rng.Below(20);
+      std::vector<TokenId> tokens = request.prompt;
+      const Outputs outputs = MakeOutputs();
+      const RequestId id = loop.Submit(request, Into(outputs)).value();
+      bool left = false;
+      for (bool ended = false; !ended;) {
+        if (!left && tokens.size() - request.prompt.size() >= patience) {
+          left = true;
+          loop.Abort(id);
+        }
+        const RequestOutput output = outputs->Pop().value();
+        for (const TokenOutput& token : output.tokens) {
+          const auto logits = FakeExecutor::ReferenceLogits(tokens, 97);
+          wrong += token.token != std::max_element(logits.begin(), logits.end()) - logits.begin();
+          tokens.push_back(token.token);
+        }
+        ended = output.finish.has_value();
+        cancelled += output.finish == FinishReason::kCancelled ? 1 : 0;
+        wrong += output.finish == FinishReason::kCancelled && !left ? 1 : 0;
+      }
+    }
+  };
+  std::vector<std::thread> clients;
+  for (uint64_t i = 0; i < kClients; ++i) {
+    clients.emplace_back(client, i);
+  }
+  for (std::thread& thread : clients) {
+    thread.join();
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(cancelled, 0);
+  EXPECT_TRUE(loop.RunOnEngineThread([&](Engine& engine) {
+    engine.cache().CheckInvariant();
+    const EngineStats stats = engine.stats();
+    EXPECT_FALSE(engine.HasWork());
+    EXPECT_EQ(stats.cache.free_blocks + stats.cache.cached_blocks, kBlocks);
+    EXPECT_EQ(stats.cache.reserved_blocks, 0);
+    EXPECT_EQ(stats.finished_length + stats.finished_cancelled, kClients * kRequests);
+    EXPECT_EQ(stats.finished_cancelled, cancelled);
+    EXPECT_EQ(stats.prompt_tokens, stats.prompt_tokens_cached + stats.prompt_tokens_computed);
+  }));
 }
 
 }  // namespace

@@ -262,6 +262,62 @@ TEST(KvCache, LruEvictsTheDeepestBlockOfTheEarliestRelease) {
   EXPECT_EQ(cache->stats().evictions, 2);
 }
 
+// Whoever uses a block uses all before it, and lets go of the deepest first. The exception is
+// content that two sequences compute at once, of which the second copy is nobody's parent.
+TEST(KvCache, LruNeverMakesGaps) {
+  int64_t evictions = 0;
+  int64_t partly = 0;  // prompts of which something is gone and something is there
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Rng rng(seed);
+    const auto cache = MakeCache(static_cast<int32_t>(rng.Range(12, 40)));
+    std::vector<std::vector<TokenId>> prompts;  // trees: three roots, branches at any place
+    for (TokenId i = 0; i < 20; ++i) {
+      prompts.push_back(Prompt(static_cast<int32_t>(rng.Range(17, 8 * kBlock)), i % 3));
+      const size_t branch = rng.Below(prompts.back().size());
+      std::iota(prompts.back().begin() + static_cast<int64_t>(branch), prompts.back().end(),
+                100'000 + 1000 * static_cast<TokenId>(rng.Below(6)));
+    }
+    std::vector<std::unique_ptr<Sequence>> live;
+    const auto computes_the_same = [&](const std::vector<TokenId>& prompt) {
+      return std::any_of(live.begin(), live.end(), [&](const auto& other) {
+        return other->num_to_compute() > 1 && other->tokens()[0] == prompt[0];
+      });
+    };
+    for (int step = 0; step < 500; ++step) {
+      const auto& prompt = prompts[rng.Below(prompts.size())];
+      if (rng.Below(3) == 0 && !computes_the_same(prompt)) {
+        auto sequence = std::make_unique<Sequence>(prompt, ExtraKeys{}, kBlock);
+        if (cache->Admit(*sequence, cache->Plan(*sequence, sequence->num_tokens())) ==
+            AdmitOutcome::kAdmitted) {
+          live.push_back(std::move(sequence));
+        }
+      } else if (!live.empty()) {
+        const size_t which = rng.Below(live.size());
+        Sequence& sequence = *live[which];
+        if (sequence.num_to_compute() > 0) {
+          const auto runs = sequence.NextRuns(static_cast<int32_t>(rng.Range(1, 60)));
+          cache->Allocate(sequence, runs);
+          cache->Commit(sequence, runs);
+        }
+        if (sequence.num_to_compute() == 0 || rng.Below(8) == 0) {
+          cache->Release(sequence);
+          live.erase(live.begin() + static_cast<int64_t>(which));
+        }
+      }
+      for (const auto& known : prompts) {
+        Sequence probe(known, {}, kBlock);
+        const auto hits = cache->Plan(probe, probe.num_tokens()).hits;
+        ASSERT_TRUE(hits.runs.empty() || (hits.runs.size() == 1 && hits.runs[0].first_block == 0));
+        partly += hits.num_hits > 0 && hits.blocks.back() == kNoBlock ? 1 : 0;
+      }
+    }
+    evictions += cache->stats().evictions;
+  }
+  EXPECT_GT(evictions, 1000);
+  EXPECT_GT(partly, 1000);
+}
+
 TEST(KvCache, ClearDropsCachedBlocksAndLeavesHeldOnes) {
   const auto cache = MakeCache(8);
   Fill(*cache, 3 * kBlock, 1);
