@@ -84,9 +84,10 @@ class StopSignals {
   sigset_t signals_;
 };
 
-// The options with the policy's state filled in, if there is a file.
-Result<RuntimeOptions> WithPolicyState(const ServeOptions& options) {
+// With the policy's state, if there is a file of it.
+Result<RuntimeOptions> FilledIn(const ServeOptions& options) {
   RuntimeOptions runtime = options.runtime;
+  runtime.residency_share = options.watch_residency ? options.residency_share : 0;
   const std::string& path = options.policy_state_path;
   if (path.empty()) {
     return runtime;
@@ -111,7 +112,7 @@ Result<RuntimeOptions> WithPolicyState(const ServeOptions& options) {
 Result<int> Serve(const ServeOptions& options) {
   StopSignals stop_signals;
   const SystemClock clock;
-  KVIK_ASSIGN(const RuntimeOptions runtime_options, WithPolicyState(options));
+  KVIK_ASSIGN(const RuntimeOptions runtime_options, FilledIn(options));
 
   std::function<server::HttpResponse(const server::HttpRequest&)> handle;
   server::HttpServerOptions http_options;
@@ -128,7 +129,7 @@ Result<int> Serve(const ServeOptions& options) {
   const model::ModelOptions& model_options = runtime->model->options();
   const std::vector<std::string> names = ModelNames(options, runtime->model_path);
   server::ServerMetrics metrics(
-      names.front(),
+      names.front(), options.runtime.policy.name,
       {{"block_size", std::to_string(options.runtime.block_size_tokens)},
        {"num_gpu_blocks", std::to_string(runtime->memory.num_blocks)},
        {"cache_dtype", options.runtime.kv_dtype == kv::KvDtype::kBf16 ? "bfloat16" : "float32"},

@@ -20,6 +20,9 @@ struct ServeOptions {
   // What the policy learns is kept here: read at the start if the file is there, replaced every few
   // minutes and at the end. Empty: forgotten at the end.
   std::string policy_state_path;
+  // Histograms of how long blocks stay in the cache, of this share of them.
+  bool watch_residency = false;
+  double residency_share = 0.01;
 };
 
 // Serves until SIGTERM or SIGINT, then finishes the running requests; a second signal cancels them.

@@ -29,6 +29,15 @@ void AddServe(CLI::App& root, Action& action) {
                    "there, refuses one of another policy or block size, and replaces it every "
                    "five minutes and when it ends")
       ->type_name("FILE");
+  CLI::Option* const watch = command->add_flag_callback(
+      "--kv-cache-metrics", [options] { options->watch_residency = true; },
+      "histograms of how long cached blocks live, idle and wait to be used again");
+  command
+      ->add_option("--kv-cache-metrics-sample", options->residency_share,
+                   "share of the blocks that --kv-cache-metrics watches")
+      ->needs(watch)
+      ->check(CLI::Range(1e-9, 1.0))
+      ->capture_default_str();
   command->callback([options, &action] { action = [options] { return app::Serve(*options); }; });
 }
 

@@ -25,6 +25,7 @@ struct Engine::Active {
   uint64_t seed = 0;
   Usage usage;
   Timing timing;
+  double saved_us = 0;  // of computing the prompt, by what was cached at first
 
   [[nodiscard]] bool StopsAt(TokenId token) const {
     const auto& stops = request.stop_token_ids;
@@ -211,12 +212,16 @@ StepReport Engine::Step() {
   }
   NoteScheduled(plan);
   scheduler_.Allocate(plan);
+  int64_t control_us = clock_.NowMicros() - start_us;
   BuildBatch(plan);
   guard_.BeforeExecute(cache_->pool());
   const Result<model::LogitsView> logits = executor_.Execute(batch_);
   CountStep(plan, report);
   if (logits.has_value()) {
+    const int64_t commit_us = clock_.NowMicros();
     scheduler_.Commit(plan);
+    control_us += clock_.NowMicros() - commit_us;
+    ShareControlTime(plan, control_us);
     guard_.AfterCommit(cache_->pool(), executor_);
     SampleTokens(plan, *logits);
   } else {
@@ -225,6 +230,7 @@ StepReport Engine::Step() {
 #ifndef NDEBUG
   cache_->CheckInvariant();
 #endif
+  report.residency = cache_->TakeResidencySamples();
   report.duration_us = clock_.NowMicros() - start_us;
   return report;
 }
@@ -235,7 +241,27 @@ void Engine::NoteScheduled(const sched::StepPlan& plan) {
     Active& active = *active_.at(id);
     if (active.timing.scheduled_us == 0) {
       active.timing.scheduled_us = now_us;
+      active.saved_us = SavedUs(scheduler_.sequence(id));
     }
+  }
+}
+
+// What the request need not compute, in predicted time.
+double Engine::SavedUs(const kv::Sequence& sequence) const {
+  const int64_t size = options_.cache.block_size_tokens;
+  double saved_us = 0;
+  for (const kv::ResidentRun& run : sequence.hit_runs()) {
+    saved_us +=
+        options_.cache.policy.cost.RecomputeUs(run.first_block * size, run.num_blocks * size);
+  }
+  return saved_us;
+}
+
+void Engine::ShareControlTime(const sched::StepPlan& plan, int64_t control_us) {
+  const double share_us =
+      static_cast<double>(control_us) / static_cast<double>(plan.requests.size());
+  for (const sched::ScheduledRequest& scheduled : plan.requests) {
+    active_.at(scheduled.id)->timing.control_us += share_us;
   }
 }
 
@@ -299,9 +325,7 @@ void Engine::SampleOne(Active& active, std::span<const float> logits) {
     usage.prefix_tokens = hits.prefix_tokens;
     usage.cached_segments = hits.segments;
     active.timing.first_token_us = clock_.NowMicros();
-    totals_.prompt_tokens += usage.prompt_tokens;
-    totals_.prompt_tokens_cached += usage.cached_tokens;
-    totals_.prompt_tokens_computed += usage.prompt_tokens - usage.cached_tokens;
+    CountPrompt(active);
   }
   const TokenId token = sampled.token;
   TokenOutput token_output;
@@ -329,8 +353,25 @@ void Engine::SampleOne(Active& active, std::span<const float> logits) {
   RequestOutput output;
   output.id = active.id;
   output.tokens = std::move(tokens);
+  output.usage = usage;
   output.timing = active.timing;
   active.sink(std::move(output));
+}
+
+void Engine::CountPrompt(const Active& active) {
+  const Usage& usage = active.usage;
+  const int32_t size = options_.cache.block_size_tokens;
+  totals_.prompts += 1;
+  totals_.prompts_with_hit += usage.cached_tokens > 0 ? 1 : 0;
+  totals_.prompt_tokens += usage.prompt_tokens;
+  totals_.prompt_tokens_cached += usage.cached_tokens;
+  totals_.prompt_tokens_computed += usage.prompt_tokens - usage.cached_tokens;
+  totals_.prompt_tokens_prefix += usage.prefix_tokens;
+  totals_.prompt_blocks += usage.prompt_tokens / size;
+  totals_.prompt_blocks_cached += usage.cached_tokens / size;
+  const double all_us = options_.cache.policy.cost.RecomputeUs(0, usage.prompt_tokens);
+  totals_.no_cache_cost_us += all_us;
+  totals_.miss_cost_us += all_us - active.saved_us;
 }
 
 // The step's blocks were never published, so removing its requests forgets everything about it.
@@ -360,6 +401,8 @@ void Engine::Finish(Active& active, FinishReason reason, std::optional<Error> er
   }
   active.usage.preemptions = scheduler_.preemptions(active.id);
   active.timing.finished_us = clock_.NowMicros();
+  scheduler_.Remove(active.id);
+  active.timing.control_us += static_cast<double>(clock_.NowMicros() - active.timing.finished_us);
   RequestOutput output;
   output.id = active.id;
   output.tokens = std::move(tokens);
@@ -368,7 +411,6 @@ void Engine::Finish(Active& active, FinishReason reason, std::optional<Error> er
   output.usage = active.usage;
   output.timing = active.timing;
   const OutputSink sink = std::move(active.sink);
-  scheduler_.Remove(output.id);
   active_.erase(output.id);
   sink(std::move(output));
 }
@@ -386,6 +428,7 @@ EngineStats Engine::stats() const {
   EngineStats stats = totals_;
   stats.cache = cache_->stats();
   stats.scheduler = scheduler_.stats();
+  stats.policy = cache_->policy().Readings();
   stats.kv_cache_usage =
       static_cast<double>(stats.cache.filling_blocks + stats.cache.referenced_blocks) /
       static_cast<double>(stats.cache.total_blocks);

@@ -53,12 +53,21 @@ struct EngineStats {
   int64_t prompt_tokens = 0;
   int64_t prompt_tokens_computed = 0;
   int64_t prompt_tokens_cached = 0;
+  int64_t prompt_tokens_prefix = 0;  // of the cached ones, in the run from position 0
+  int64_t prompt_blocks = 0;         // full ones
+  int64_t prompt_blocks_cached = 0;
+  int64_t prompts = 0;           // as many as the above come from
+  int64_t prompts_with_hit = 0;  // that found at least a block
+  // What the cost model says of the prompts: computing all, and computing what was not cached.
+  double no_cache_cost_us = 0;
+  double miss_cost_us = 0;
   int64_t generation_tokens = 0;
   int64_t finished_stop = 0;
   int64_t finished_length = 0;
   int64_t finished_cancelled = 0;
   int64_t finished_error = 0;
   int64_t rejected = 0;  // by Submit
+  std::vector<kv::PolicyReading> policy;
 };
 
 // One step, for histograms and logs.
@@ -68,7 +77,8 @@ struct StepReport {
   int32_t num_decodes = 0;
   int32_t num_segments = 0;
   int64_t duration_us = 0;
-  std::string idle_reason;  // why an empty step was empty; empty otherwise
+  std::vector<kv::ResidencySample> residency;  // seen since the report before
+  std::string idle_reason;                     // why an empty step was empty; empty otherwise
 };
 
 class Engine {
@@ -122,9 +132,12 @@ class Engine {
          std::unique_ptr<kv::KvCache> cache);
 
   void NoteScheduled(const sched::StepPlan& plan);
+  [[nodiscard]] double SavedUs(const kv::Sequence& sequence) const;
+  void ShareControlTime(const sched::StepPlan& plan, int64_t control_us);
   void BuildBatch(const sched::StepPlan& plan);
   void SampleTokens(const sched::StepPlan& plan, const model::LogitsView& logits);
   void SampleOne(Active& active, std::span<const float> logits);
+  void CountPrompt(const Active& active);
   void FailStep(const sched::StepPlan& plan, const Error& error);
   void Finish(Active& active, FinishReason reason, std::optional<Error> error,
               std::vector<TokenOutput> tokens);

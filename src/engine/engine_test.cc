@@ -567,6 +567,7 @@ TEST_F(EngineTest, UsageAndTimingTellTheStory) {
   EXPECT_EQ(report.num_segments, 2);
   EXPECT_EQ(report.num_tokens, kBlock + 1);
   EXPECT_EQ(report.duration_us, 1000);
+  EXPECT_EQ(received_.at(id).usage.cached_tokens, 4 * kBlock) << "known with the first token";
   Run();
   const Received& got = received_.at(id);
   EXPECT_EQ(got.usage.prompt_tokens, 5 * kBlock + 1);
@@ -578,6 +579,18 @@ TEST_F(EngineTest, UsageAndTimingTellTheStory) {
   EXPECT_EQ(got.timing.scheduled_us, 6'000'000);
   EXPECT_EQ(got.timing.first_token_us, 6'001'000);
   EXPECT_EQ(got.timing.finished_us, 6'003'000);
+  EXPECT_EQ(got.timing.control_us, 0) << "what the executor takes is not the cache's";
+
+  const EngineStats stats = engine_->stats();
+  EXPECT_EQ(stats.prompts, 2);
+  EXPECT_EQ(stats.prompts_with_hit, 1);
+  EXPECT_EQ(stats.prompt_blocks, 2 * 5);
+  EXPECT_EQ(stats.prompt_blocks_cached, 4);
+  EXPECT_EQ(stats.prompt_tokens_prefix, 2 * kBlock);
+  const kv::CostModel cost = kv::PolicyOptions().cost;
+  EXPECT_DOUBLE_EQ(stats.no_cache_cost_us, 2 * cost.RecomputeUs(0, 5 * kBlock + 1));
+  EXPECT_DOUBLE_EQ(stats.miss_cost_us, stats.no_cache_cost_us - cost.RecomputeUs(0, 2 * kBlock) -
+                                           cost.RecomputeUs(3 * kBlock, 2 * kBlock));
 }
 
 TEST_F(EngineTest, AnEmptyStepSaysWhy) {

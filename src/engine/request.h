@@ -74,6 +74,9 @@ struct Timing {
   int64_t scheduled_us = 0;  // first time in a step
   int64_t first_token_us = 0;
   int64_t finished_us = 0;
+  // No point in time: the request's share of what cache and scheduler did in its steps (lookup,
+  // pins, choice of victims, publication), and its release.
+  double control_us = 0;
 };
 
 // What the engine tells about a request after a step: zero or more new tokens, and at the end
@@ -83,7 +86,7 @@ struct RequestOutput {
   std::vector<TokenOutput> tokens;
   std::optional<FinishReason> finish;
   std::optional<Error> error;  // with FinishReason::kError
-  Usage usage;                 // complete when finish is set
+  Usage usage;                 // so far
   Timing timing;
 };
 

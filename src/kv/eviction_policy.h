@@ -42,6 +42,15 @@ struct PolicyStats {
   int64_t evicted = 0;    // victims since the start
 };
 
+// Something that a policy knows of itself, for people to look at.
+struct PolicyReading {
+  const char* name = "";  // as metrics are named: "turnover_seconds"
+  const char* help = "";  // one sentence
+  const char* part = "";  // which of several of this name; may be empty
+  double value = 0;
+  bool only_grows = false;  // a count since the start; else how it is now
+};
+
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
@@ -68,6 +77,8 @@ class EvictionPolicy {
   virtual void Tick(int64_t /*now_us*/) {}
   [[nodiscard]] virtual HitScope hits() const { return HitScope::kGaps; }
   [[nodiscard]] virtual PolicyStats stats() const = 0;
+  // The same names and parts in every call.
+  [[nodiscard]] virtual std::vector<PolicyReading> Readings() const { return {}; }
 
   // What was learned of the requests, not of the blocks, as JSON with a version; empty if the
   // policy learns nothing. Holds no contents and no absolute times: another process may start from

@@ -46,6 +46,17 @@ std::string_view HazardPolicy::name() const {
   return scope_ == HitScope::kPrefix ? "hazard-prefix" : "hazard";
 }
 
+std::vector<PolicyReading> HazardPolicy::Readings() const {
+  return {{"lru_guard", "1 while victims come in LRU's order.", "", guard_.use_lru() ? 1.0 : 0.0},
+          {"lru_guard_hand_overs_total", "Times that LRU took over.", "",
+           static_cast<double>(guard_.hand_overs()), true},
+          {"turnover_seconds", "Age at eviction, smoothed; 0: nothing was evicted.", "",
+           eviction_age_s_},
+          {"ghosts", "Contents remembered beyond the blocks there are.", "",
+           static_cast<double>(num_contents()) - static_cast<double>(stats_.tracked)},
+          {"runs", "Runs of blocks known.", "", static_cast<double>(num_runs())}};
+}
+
 HazardPolicy::Block& HazardPolicy::At(BlockId id) {
   KVIK_CHECK(id >= 0 && static_cast<size_t>(id) < blocks_.size());
   return blocks_[static_cast<size_t>(id)];

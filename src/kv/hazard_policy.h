@@ -44,6 +44,7 @@ class HazardPolicy final : public EvictionPolicy {
   void Tick(int64_t now_us) override;
   [[nodiscard]] HitScope hits() const override { return scope_; }
   [[nodiscard]] PolicyStats stats() const override { return stats_; }
+  [[nodiscard]] std::vector<PolicyReading> Readings() const override;
   // The hazards and the cache's turnover time, as JSON.
   [[nodiscard]] std::string SaveState() const override;
   Result<void> RestoreState(std::string_view state) override;

@@ -25,6 +25,10 @@ Result<void> CheckOptions(const CacheOptions& options) {
     return Err(ErrorCode::kInvalidInput, "num_blocks is %d: at most %d blocks of %d tokens",
                options.num_blocks, std::numeric_limits<int32_t>::max() / size, size);
   }
+  if (!(options.residency_share >= 0 && options.residency_share <= 1)) {
+    return Err(ErrorCode::kInvalidInput, "residency_share is %g: between 0 and 1",
+               options.residency_share);
+  }
   return {};
 }
 
@@ -54,6 +58,9 @@ KvCache::KvCache(const CacheOptions& options, std::unique_ptr<EvictionPolicy> po
       index_(numerics_),
       policy_(std::move(policy)) {
   index_.Reserve(options.num_blocks);
+  if (options.residency_share > 0) {
+    residency_.emplace(options.residency_share, options.num_blocks);
+  }
 }
 
 void KvCache::AdvanceTime(int64_t now_us) {
@@ -134,6 +141,9 @@ AdmitOutcome KvCache::Admit(Sequence& sequence, const AdmissionPlan& plan) {
       continue;
     }
     used.push_back(block);
+    if (residency_) {
+      residency_->Used(block, now_us_);
+    }
     if (pool_.state(block) == BlockState::kCached) {
       touched.push_back(block);
     }
@@ -209,8 +219,7 @@ void KvCache::MakeRoom(int32_t blocks) {
     return;
   }
   for (const BlockId victim : policy_->SelectVictims(static_cast<size_t>(missing), now_us_)) {
-    index_.Erase(victim);
-    pool_.Free(victim);
+    FreeEvicted(victim);
     ++evictions_;
   }
 }
@@ -253,7 +262,11 @@ bool KvCache::Publish(const BlockKey& key, BlockId block, BlockQuality quality, 
     return false;
   }
   ++published_;
-  policy_->Track(TrackedBlock{block, first_pos, key.content.Digest(), parent});
+  const uint64_t content = key.content.Digest();
+  policy_->Track(TrackedBlock{block, first_pos, content, parent});
+  if (residency_) {
+    residency_->Published(block, content, now_us_);
+  }
   if (result.superseded && pool_.state(*result.superseded) == BlockState::kCached) {
     DropCached(*result.superseded);
   }
@@ -316,8 +329,19 @@ std::optional<BlockId> KvCache::Import(const BlockKey& key, BlockQuality quality
 void KvCache::DropCached(BlockId block) {
   KVIK_CHECK(pool_.state(block) == BlockState::kCached, "block %d is not cached", block);
   policy_->Forget(block);
+  FreeEvicted(block);
+}
+
+void KvCache::FreeEvicted(BlockId block) {
   index_.Erase(block);
   pool_.Free(block);
+  if (residency_) {
+    residency_->Evicted(block, now_us_);
+  }
+}
+
+std::vector<ResidencySample> KvCache::TakeResidencySamples() {
+  return residency_ ? residency_->Take() : std::vector<ResidencySample>();
 }
 
 void KvCache::Evict(BlockId block) {

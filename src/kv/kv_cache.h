@@ -29,6 +29,7 @@
 #include "kv/block_pool.h"
 #include "kv/eviction_policy.h"
 #include "kv/prefix_index.h"
+#include "kv/residency_sampler.h"
 #include "kv/sequence.h"
 
 namespace kvik::kv {
@@ -42,6 +43,8 @@ struct CacheOptions {
   // kPrefix: gaps are not reused whatever the policy may do with them. An ablation, and for engines
   // without Multi-Segment Attention.
   HitScope hits = HitScope::kGaps;
+  // Of the contents, whose stay in the cache is watched; in [0, 1]. 0: none, and it costs nothing.
+  double residency_share = 0;
   PolicyOptions policy;      // num_blocks and block_size_tokens are taken from above
   std::string policy_state;  // what another instance of the policy learned; empty: nothing
 };
@@ -117,6 +120,9 @@ class KvCache {
   // Drops all cached blocks; returns how many.
   int32_t Clear();
 
+  // What was seen of watched blocks since the last call. Call it once a step.
+  [[nodiscard]] std::vector<ResidencySample> TakeResidencySamples();
+
   [[nodiscard]] const CacheOptions& options() const { return options_; }
   [[nodiscard]] const EvictionPolicy& policy() const { return *policy_; }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
@@ -139,6 +145,7 @@ class KvCache {
   bool Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos,
                uint64_t parent);
   void DropCached(BlockId block);
+  void FreeEvicted(BlockId block);
 
   CacheOptions options_;
   NumericsTag numerics_;
@@ -146,6 +153,7 @@ class KvCache {
   BlockPool pool_;
   PrefixIndex index_;
   std::unique_ptr<EvictionPolicy> policy_;
+  std::optional<ResidencySampler> residency_;
   int64_t now_us_ = 0;
   int32_t reserved_blocks_ = 0;
   int64_t published_ = 0;

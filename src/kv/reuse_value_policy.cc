@@ -2,6 +2,7 @@
 #include "kv/reuse_value_policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/check.h"
@@ -160,6 +161,16 @@ void ReuseValuePolicy::Tick(int64_t now_us) {
     FollowLifespans();
   }
   index_.Tick(now_us_);
+}
+
+std::vector<PolicyReading> ReuseValuePolicy::Readings() const {
+  static constexpr const char* kLifespan = "P99 of the times between uses of a block.";
+  return {{"lifespan_seconds", kLifespan, "chat", statistics_.lifespan_s(ReuseClass::kChat)},
+          {"lifespan_seconds", kLifespan, "tool", statistics_.lifespan_s(ReuseClass::kTool)},
+          {"tool_call_return_factor", "How much likelier a return is after a tool call.", "",
+           std::exp(statistics_.LnReturnFactor(ReuseClass::kTool))},
+          {"ghosts", "Evicted contents remembered.", "",
+           static_cast<double>(statistics_.ghosts().size())}};
 }
 
 Result<void> ReuseValuePolicy::RestoreState(std::string_view state) {

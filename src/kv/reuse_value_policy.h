@@ -30,6 +30,7 @@ class ReuseValuePolicy : public EvictionPolicy {
   [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count, int64_t now_us) final;
   void Tick(int64_t now_us) final;
   [[nodiscard]] PolicyStats stats() const final { return stats_; }
+  [[nodiscard]] std::vector<PolicyReading> Readings() const final;
   [[nodiscard]] std::string SaveState() const final { return statistics_.SaveState(); }
   Result<void> RestoreState(std::string_view state) final;
 

@@ -80,7 +80,7 @@ class OpenAiServerTest : public ::testing::Test {
           "<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>{% endif %}")
           .value();
   const PromptBuilder prompts_{*tokenizer_, &template_, [] { return int64_t{0}; }};
-  ServerMetrics metrics_{"tiny", {}};
+  ServerMetrics metrics_{"tiny", "hazard", {}};
   const ManualClock clock_;
   OpenAiServer server_{Options(), engine_, prompts_, metrics_, clock_};
 };

@@ -46,6 +46,19 @@ const std::vector<double>& RequestSecondsBounds() {
   return bounds;
 }
 
+const std::vector<double>& ControlPlaneBounds() {
+  static const std::vector<double> bounds = {0.00001, 0.00002, 0.00005, 0.0001, 0.0002,
+                                             0.0005,  0.001,   0.002,   0.005,  0.01,
+                                             0.02,    0.05,    0.1,     0.2,    0.5};
+  return bounds;
+}
+const std::vector<double>& ResidencyBounds() {
+  static const std::vector<double> bounds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
+                                             0.2,   0.5,   1,     2,    5,    10,   20,
+                                             30,    60,    120,   300,  600,  1200, 1800};
+  return bounds;
+}
+
 double Seconds(int64_t micros) { return static_cast<double>(micros) * 1e-6; }
 
 // A counter that follows a total kept elsewhere. Totals only grow.
@@ -61,8 +74,9 @@ struct Follower {
 }  // namespace
 
 struct ServerMetrics::Impl {
-  explicit Impl(const std::string& model_name)
-      : labels({{"engine", "0"}, {"model_name", model_name}}) {}
+  Impl(const std::string& model_name, const std::string& policy)
+      : labels({{"engine", "0"}, {"model_name", model_name}}),
+        policy_labels(With(labels, "policy", policy)) {}
 
   Follower Follow(const char* name, const char* help, const Labels& with) {
     return Follower{&registry.AddCounter(name, help, with), 0};
@@ -70,9 +84,14 @@ struct ServerMetrics::Impl {
   Histogram* MakeHistogram(const char* name, const char* help, const std::vector<double>& bounds) {
     return &registry.AddHistogram(name, help, bounds, labels);
   }
+  Histogram* ByPolicy(const char* name, const char* help, const std::vector<double>& bounds) {
+    return &registry.AddHistogram(name, help, bounds, policy_labels);
+  }
+  void Show(const kv::PolicyReading& reading) KVIK_REQUIRES(mutex);
 
   MetricsRegistry registry;
   const Labels labels;
+  const Labels policy_labels;
 
   Gauge* running =
       &registry.AddGauge("vllm:num_requests_running", "Requests in the batch.", labels);
@@ -95,20 +114,20 @@ struct ServerMetrics::Impl {
   Gauge* cached_blocks =
       &registry.AddGauge("kvik:kv_blocks", "KV blocks by state.", With(labels, "state", "cached"));
 
-  Histogram* first_token = MakeHistogram("vllm:time_to_first_token_seconds",
-                                         "From arrival to the first token.", FirstTokenBounds());
-  Histogram* inter_token = MakeHistogram("vllm:inter_token_latency_seconds",
-                                         "Between two tokens of a request.", TokenGapBounds());
+  Histogram* first_token = ByPolicy("vllm:time_to_first_token_seconds",
+                                    "From arrival to the first token.", FirstTokenBounds());
+  Histogram* inter_token = ByPolicy("vllm:inter_token_latency_seconds",
+                                    "Between two tokens of a request.", TokenGapBounds());
   Histogram* per_output_token =
-      MakeHistogram("vllm:request_time_per_output_token_seconds",
-                    "Mean time per token after the first, by request.", TokenGapBounds());
-  Histogram* end_to_end = MakeHistogram("vllm:e2e_request_latency_seconds",
-                                        "From arrival to the end.", RequestSecondsBounds());
-  Histogram* queue_time = MakeHistogram("vllm:request_queue_time_seconds",
-                                        "From arrival to the first step.", RequestSecondsBounds());
+      ByPolicy("vllm:request_time_per_output_token_seconds",
+               "Mean time per token after the first, by request.", TokenGapBounds());
+  Histogram* end_to_end = ByPolicy("vllm:e2e_request_latency_seconds", "From arrival to the end.",
+                                   RequestSecondsBounds());
+  Histogram* queue_time = ByPolicy("vllm:request_queue_time_seconds",
+                                   "From arrival to the first step.", RequestSecondsBounds());
   Histogram* prefill_time =
-      MakeHistogram("vllm:request_prefill_time_seconds", "From the first step to the first token.",
-                    RequestSecondsBounds());
+      ByPolicy("vllm:request_prefill_time_seconds", "From the first step to the first token.",
+               RequestSecondsBounds());
   Histogram* decode_time =
       MakeHistogram("vllm:request_decode_time_seconds", "From the first token to the last.",
                     RequestSecondsBounds());
@@ -123,15 +142,28 @@ struct ServerMetrics::Impl {
   Histogram* generation_tokens_of_request = MakeHistogram(
       "vllm:request_generation_tokens", "Generated tokens of a request.", OneTwoFive(200'000));
   Histogram* computed_tokens_of_request =
-      MakeHistogram("vllm:request_prefill_kv_computed_tokens",
-                    "Prompt tokens of a request that were not cached.", OneTwoFive(200'000));
+      ByPolicy("vllm:request_prefill_kv_computed_tokens",
+               "Prompt tokens of a request that were not cached.", OneTwoFive(200'000));
   Histogram* max_tokens_of_request = MakeHistogram(
       "vllm:request_params_max_tokens", "The max_tokens of a request.", OneTwoFive(200'000));
   Histogram* n_of_request =
       MakeHistogram("vllm:request_params_n", "The n of a request.", {1, 2, 5, 10, 20});
   Histogram* segments_of_request =
-      MakeHistogram("kvik:request_cached_segments", "Runs of cached blocks a request reused.",
-                    {0, 1, 2, 3, 4, 8, 16, 32, 64});
+      ByPolicy("kvik:request_cached_segments", "Runs of cached blocks a request reused.",
+               {0, 1, 2, 3, 4, 8, 16, 32, 64});
+  Histogram* control_plane = ByPolicy(
+      "kvik:control_plane_seconds",
+      "What cache and scheduler did for a request: lookup, pins, choice of victims, publication.",
+      ControlPlaneBounds());
+  Histogram* reuse_gap =
+      ByPolicy("vllm:kv_block_reuse_gap_seconds", "Between two uses of a cached block, sampled.",
+               ResidencyBounds());
+  Histogram* lifetime =
+      ByPolicy("vllm:kv_block_lifetime_seconds",
+               "From publication of a block to its eviction, sampled.", ResidencyBounds());
+  Histogram* idle_before_evict =
+      ByPolicy("vllm:kv_block_idle_before_evict_seconds",
+               "From the last use of a block to its eviction, sampled.", ResidencyBounds());
 
   Mutex mutex;  // of the followers
   Follower prefix_queries KVIK_GUARDED_BY(mutex) = Follow(
@@ -158,15 +190,49 @@ struct ServerMetrics::Impl {
                                                        labels);
   Follower evictions KVIK_GUARDED_BY(mutex) = Follow("kvik:evictions_total",
                                                      "Cached KV blocks dropped to make room.",
-                                                     labels);
+                                                     policy_labels);
+  Follower block_queries KVIK_GUARDED_BY(mutex) = Follow("kvik:cache_block_queries_total",
+                                                         "Full blocks of prompts.", policy_labels);
+  Follower block_hits KVIK_GUARDED_BY(mutex) = Follow("kvik:cache_block_hits_total",
+                                                      "Full blocks of prompts that were cached.",
+                                                      policy_labels);
+  Follower prompts KVIK_GUARDED_BY(mutex) = Follow("kvik:requests_prefilled_total",
+                                                   "Requests whose prompt was computed.",
+                                                   policy_labels);
+  Follower prompts_with_hit KVIK_GUARDED_BY(mutex) = Follow("kvik:requests_with_hit_total",
+                                                            "Of which some block was cached.",
+                                                            policy_labels);
+  Follower prefix_tokens KVIK_GUARDED_BY(mutex) = Follow(
+      "kvik:prefix_hit_tokens_total",
+      "Prompt tokens cached in the run from position 0, which is all that prefix caches use.",
+      policy_labels);
+  Follower no_cache_cost KVIK_GUARDED_BY(mutex) = Follow(
+      "kvik:no_cache_cost_seconds_total",
+      "Time to compute all prompts without a cache, as the cost model predicts.", policy_labels);
+  Follower miss_cost KVIK_GUARDED_BY(mutex) = Follow(
+      "kvik:miss_cost_seconds_total",
+      "Time to compute what was not cached of them, as the cost model predicts.", policy_labels);
+  std::map<std::string, Follower> policy_counts KVIK_GUARDED_BY(mutex);  // by name and part
   Follower rejections KVIK_GUARDED_BY(mutex) = Follow("kvik:requests_rejected_total",
                                                       "Requests the engine refused.", labels);
   std::map<std::string, Counter*> finished;
 };
 
-ServerMetrics::ServerMetrics(const std::string& model_name,
+void ServerMetrics::Impl::Show(const kv::PolicyReading& reading) {
+  const std::string name = std::string("kvik:policy_") + reading.name;
+  const std::string part = reading.part;
+  const Labels with = part.empty() ? policy_labels : With(policy_labels, "part", part);
+  if (reading.only_grows) {
+    policy_counts.try_emplace(name + "/" + part, Follow(name.c_str(), reading.help, with))
+        .first->second.Set(reading.value);
+  } else {
+    registry.AddGauge(name, reading.help, with).Set(reading.value);
+  }
+}
+
+ServerMetrics::ServerMetrics(const std::string& model_name, const std::string& policy,
                              const std::map<std::string, std::string>& cache_config)
-    : impl_(std::make_unique<Impl>(model_name)) {
+    : impl_(std::make_unique<Impl>(model_name, policy)) {
   for (const char* reason : {"stop", "length", "abort", "error"}) {
     impl_->finished[reason] =
         &impl_->registry.AddCounter("vllm:request_success_total", "Requests by how they ended.",
@@ -183,6 +249,13 @@ ServerMetrics::~ServerMetrics() = default;
 void ServerMetrics::OnStep(const engine::StepReport& report) {
   if (report.num_tokens > 0) {
     impl_->iteration_tokens->Observe(report.num_tokens);
+  }
+  for (const kv::ResidencySample& sample : report.residency) {
+    Histogram* const histogram = sample.event == kv::ResidencyEvent::kReuseGap ? impl_->reuse_gap
+                                 : sample.event == kv::ResidencyEvent::kLifetime
+                                     ? impl_->lifetime
+                                     : impl_->idle_before_evict;
+    histogram->Observe(Seconds(sample.duration_us));
   }
 }
 
@@ -206,6 +279,7 @@ void ServerMetrics::OnFinish(const std::string& reason, const engine::Usage& usa
   impl_->generation_tokens_of_request->Observe(completion_tokens);
   impl_->computed_tokens_of_request->Observe(usage.prompt_tokens - usage.cached_tokens);
   impl_->segments_of_request->Observe(usage.cached_segments);
+  impl_->control_plane->Observe(timing.control_us * 1e-6);
   impl_->first_token->Observe(Seconds(timing.first_token_us - timing.submitted_us));
   impl_->queue_time->Observe(Seconds(timing.scheduled_us - timing.submitted_us));
   impl_->prefill_time->Observe(Seconds(timing.first_token_us - timing.scheduled_us));
@@ -241,6 +315,16 @@ std::string ServerMetrics::Render(const engine::EngineStats& stats) {
     impl_->prompt_tokens_recomputed.Set(as_double(stats.scheduler.recomputed_tokens));
     impl_->preemptions.Set(as_double(stats.scheduler.preemptions));
     impl_->evictions.Set(as_double(stats.cache.evictions));
+    impl_->block_queries.Set(as_double(stats.prompt_blocks));
+    impl_->block_hits.Set(as_double(stats.prompt_blocks_cached));
+    impl_->prompts.Set(as_double(stats.prompts));
+    impl_->prompts_with_hit.Set(as_double(stats.prompts_with_hit));
+    impl_->prefix_tokens.Set(as_double(stats.prompt_tokens_prefix));
+    impl_->no_cache_cost.Set(stats.no_cache_cost_us * 1e-6);
+    impl_->miss_cost.Set(stats.miss_cost_us * 1e-6);
+    for (const kv::PolicyReading& reading : stats.policy) {
+      impl_->Show(reading);
+    }
     impl_->rejections.Set(as_double(stats.rejected));
   }
   return impl_->registry.Render();

@@ -20,9 +20,9 @@ namespace kvik::server {
 // Thread-safe.
 class ServerMetrics {
  public:
-  // The labels of every metric are model_name and engine="0"; `cache_config` becomes the labels of
-  // vllm:cache_config_info.
-  ServerMetrics(const std::string& model_name,
+  // The labels of every metric are model_name and engine="0", and `policy` of those that the
+  // eviction policy decides; `cache_config` becomes the labels of vllm:cache_config_info.
+  ServerMetrics(const std::string& model_name, const std::string& policy,
                 const std::map<std::string, std::string>& cache_config);
   ~ServerMetrics();
 

@@ -35,6 +35,7 @@ def test_stop_strings(server, path):
         assert text_of(reply["choices"][0]) == expected
         assert reply["choices"][0]["finish_reason"] == "stop"
         assert reply["choices"][0]["stop_reason"] == stop
+        assert reply["usage"]["prompt_tokens"] > 0, "known although the engine was stopped from outside"
         chunks = raw_chunks(server, path, {**body, "stop": stop, "stream_options": {"include_usage": True}})
         streamed = "".join((c["choices"][0]["delta"].get("content", "") if chat else c["choices"][0]["text"])
                            for c in chunks if c["choices"])
@@ -225,3 +226,59 @@ def test_what_the_policy_learned_outlives_the_server(start, tmp_path):
     assert done.returncode == 1 and "remove this one" in done.stderr, done.stderr
     done = run(*serve, "--policy", "hazard", "--policy-state", str(tmp_path / "no" / "folder"))
     assert done.returncode == 1 and "cannot write" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("policy", ["hazard", "asym", "lru"])
+def test_metrics_are_what_the_usage_of_the_answers_adds_up_to(start, policy):
+    server = start("--policy", policy, "--num-blocks", "40", "--kv-cache-metrics", "--kv-cache-metrics-sample", "1")
+    block = 16
+    sums = {"requests": 0, "prompt": 0, "generated": 0, "cached": 0, "prefix": 0, "segments": 0, "hit": 0, "blocks": 0}
+    for turn in range(40):
+        prompt = tokens(turn % 5, 40 + 13 * (turn % 7))
+        status, reply = server.request("POST", "/v1/completions", {
+            "model": "tiny", "prompt": prompt, "max_tokens": 1 + turn % 4, "temperature": 0, "ignore_eos": True})
+        assert status == 200, reply
+        usage = reply["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        sums["requests"] += 1
+        sums["prompt"] += usage["prompt_tokens"]
+        sums["generated"] += usage["completion_tokens"]
+        sums["cached"] += cached
+        sums["prefix"] += reply["kvik"]["prefix_tokens"]
+        sums["segments"] += reply["kvik"]["segments"]
+        sums["hit"] += cached > 0
+        sums["blocks"] += len(prompt) // block
+    assert sums["cached"] > 0 and sums["hit"] < sums["requests"]
+    server.wait_idle()
+    read = lambda name, **labels: server.metric(name, **labels)
+    by_policy = lambda name, **labels: server.metric(name, policy=policy, **labels)
+    assert read("vllm:prompt_tokens_total") == sums["prompt"]
+    assert read("vllm:generation_tokens_total") == sums["generated"]
+    computed = read("vllm:prompt_tokens_by_source_total", source="local_compute")
+    hit = read("vllm:prompt_tokens_by_source_total", source="local_cache_hit")
+    assert computed + hit == sums["prompt"] and hit == sums["cached"]
+    assert read("vllm:prefix_cache_queries_total") == sums["prompt"]
+    assert read("vllm:prefix_cache_hits_total") == sums["cached"]
+    assert by_policy("kvik:requests_prefilled_total") == sums["requests"]
+    assert by_policy("kvik:requests_with_hit_total") == sums["hit"]
+    assert by_policy("kvik:prefix_hit_tokens_total") == sums["prefix"]
+    assert by_policy("kvik:cache_block_queries_total") == sums["blocks"]
+    assert by_policy("kvik:cache_block_hits_total") * block == sums["cached"]
+    assert by_policy("kvik:request_cached_segments_sum") == sums["segments"]
+    for histogram in ("vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "kvik:control_plane_seconds"):
+        assert by_policy(histogram + "_count") == sums["requests"]
+    assert read("vllm:request_time_per_output_token_seconds_count") == 30, "answers of two tokens or more"
+    assert 0 < by_policy("kvik:control_plane_seconds_sum") < by_policy("vllm:e2e_request_latency_seconds_sum")
+    everything, missed = by_policy("kvik:no_cache_cost_seconds_total"), by_policy("kvik:miss_cost_seconds_total")
+    assert 0 < missed < everything
+    # Every block is watched: each hit is a gap, each eviction the end of a life.
+    assert by_policy("vllm:kv_block_reuse_gap_seconds_count") * block == sums["cached"]
+    evictions = by_policy("kvik:evictions_total")
+    assert evictions > 0 and by_policy("vllm:kv_block_lifetime_seconds_count") == evictions
+    assert by_policy("vllm:kv_block_idle_before_evict_seconds_count") == evictions
+    text = server.request("GET", "/metrics")[1]
+    assert ("kvik:policy_lru_guard{" in text) == (policy == "hazard")
+    assert ("kvik:policy_lru_guard_hand_overs_total{" in text) == (policy == "hazard")
+    assert ("kvik:policy_turnover_seconds{" in text) == (policy == "hazard")
+    assert ('kvik:policy_lifespan_seconds{' in text) == (policy == "asym")
+    assert ("kvik:policy_ghosts{" in text) == (policy != "lru")
