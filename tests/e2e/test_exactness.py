@@ -8,18 +8,6 @@ from conftest import INSTRUMENTED, tokens, wait_until
 BLOCK = 16
 
 
-def test_a_stop_string_of_an_earlier_batch_changes_nothing(start):
-    server = start()
-    first, second = tokens(1, 100), tokens(1, 100)[:64] + tokens(2, 40)
-    cold = server.text(second, 40, ignore_eos=True, cache_salt="cold")
-    answer = server.text(first, 40, ignore_eos=True)
-    stopped = server.complete(first, 40, ignore_eos=True, stop=[answer[5:8]])
-    assert stopped.choices[0].finish_reason == "stop"
-    warm = server.complete(second, 40, ignore_eos=True)
-    assert warm.choices[0].text == cold
-    assert warm.usage.prompt_tokens_details.cached_tokens == 64
-
-
 @pytest.mark.parametrize("cache", ["--enable-prefix-caching", "--no-enable-prefix-caching"])
 @pytest.mark.parametrize("length", [31 * BLOCK - 1, 31 * BLOCK, 31 * BLOCK + 1])
 def test_the_first_request_of_a_server_equals_its_repeats(start, cache, length):
