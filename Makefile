@@ -4,7 +4,7 @@
 # `cmake --preset release && ninja -C build` is the same build.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help setup build tests demo test test-golden test-all bench bench-peers lint fuzz clean
+.PHONY: help setup build tests demo test test-golden test-all bench bench-peers bench-replay lint fuzz clean
 
 JOBS ?= $(shell nproc)
 CTEST := ctest --output-on-failure --timeout 900 -j$(JOBS)
@@ -18,6 +18,7 @@ help:
 	@echo 'make test-all     also asan+ubsan, tsan, -Werror on both compilers, planted defects, a soak and a minute of fuzzing'
 	@echo 'make bench        speed against the measured limits of this machine'
 	@echo 'make bench-peers  speed against llama.cpp and vLLM (PEER_PYTHON=python VLLM_PYTHON=python)'
+	@echo 'make bench-replay every eviction policy on every trace, and what that says of hazard (KVIK_TRACES=folder)'
 	@echo 'make lint         clang-format and clang-tidy (all=1: every file, not only changed ones)'
 	@echo 'make fuzz         each fuzz target for FUZZ_SECONDS (600)'
 
@@ -61,6 +62,9 @@ bench: tests
 
 bench-peers: build
 	python3 -B scripts/bench_peers.py
+
+bench-replay: build
+	python3 -B scripts/replay_grid.py $(BENCH_FLAGS)
 
 lint:
 	scripts/setup.sh clang

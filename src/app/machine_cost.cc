@@ -55,35 +55,49 @@ std::string PathOf(const MachineCostOptions& options, const std::string& key) {
   return options.folder + "/" + name;
 }
 
-std::optional<kv::CostModel> Load(const std::string& path, const std::string& key) {
+// What a file says, or what is wrong with it.
+Result<KeptCost> Read(const std::string& path) {
   std::ifstream file(path);
-  if (!file) {
-    return std::nullopt;
-  }
   std::stringstream text;
   text << file.rdbuf();
   const Result<Json> json =
       ParseJson<Json>(text.str(), {.max_bytes = size_t{1} << 16, .max_nesting = 4});
   if (!json || !json->is_object() || json->value("format", Json()) != kFormat ||
-      json->value("key", Json()) != key || !json->contains("model") ||
+      !json->contains("key") || !(*json)["key"].is_string() || !json->contains("model") ||
       !(*json)["model"].is_object()) {
-    LogWarning("%s is not a cost model of this version: measuring again", path.c_str());
-    return std::nullopt;
+    return Err(ErrorCode::kCorrupt, "%s is not a cost model of this version", path.c_str());
   }
-  kv::CostModel model;
+  KeptCost kept;
+  kept.key = (*json)["key"].get<std::string>();
   for (const auto& [name, member] : kCoefficients) {
     const Json value = (*json)["model"].value(name, Json());
     if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0) {
-      LogWarning("%s: \"%s\" is not a cost: measuring again", path.c_str(), name);
-      return std::nullopt;
+      return Err(ErrorCode::kCorrupt, "%s: \"%s\" is not a cost", path.c_str(), name);
     }
-    model.*member = value.get<double>();
+    kept.model.*member = value.get<double>();
   }
-  if (!(model.a_us() > 0) || !(model.square_us > 0)) {
-    LogWarning("%s: costs of tokens and positions must be above 0: measuring again", path.c_str());
+  if (!(kept.model.a_us() > 0) || !(kept.model.square_us > 0)) {
+    return Err(ErrorCode::kCorrupt, "%s: costs of tokens and positions must be above 0",
+               path.c_str());
+  }
+  return kept;
+}
+
+std::optional<kv::CostModel> Load(const std::string& path, const std::string& key) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
     return std::nullopt;
   }
-  return model;
+  const Result<KeptCost> kept = Read(path);
+  if (!kept) {
+    LogWarning("%s: measuring again", kept.error().message.c_str());
+    return std::nullopt;
+  }
+  if (kept->key != key) {
+    LogWarning("%s is of another model or machine: measuring again", path.c_str());
+    return std::nullopt;
+  }
+  return kept->model;
 }
 
 void Save(const std::string& path, const std::string& key, const kv::CostFit& fit) {
@@ -105,6 +119,41 @@ void Save(const std::string& path, const std::string& key, const kv::CostFit& fi
 }  // namespace
 
 std::string DefaultCostFolder() { return CacheFolder() + "/costs"; }
+
+Result<KeptCost> NewestKeptCost(const std::string& folder, const std::string& part) {
+  std::optional<KeptCost> newest;
+  std::filesystem::file_time_type newest_time;
+  std::string keys;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    std::error_code unknown;  // time: gone meanwhile
+    const auto time = entry.last_write_time(unknown);
+    if (unknown || entry.path().extension() != ".json") {
+      continue;
+    }
+    Result<KeptCost> kept = Read(entry.path().string());
+    if (!kept) {
+      LogWarning("%s", kept.error().message.c_str());
+      continue;
+    }
+    keys += "\n  " + kept->key;
+    if (kept->key.find(part) != std::string::npos && (!newest || time > newest_time)) {
+      newest = std::move(*kept);
+      newest_time = time;
+    }
+  }
+  if (newest) {
+    return *std::move(newest);
+  }
+  if (!keys.empty()) {
+    return Err(ErrorCode::kNotFound, "no cost measured here has \"%s\" in its key; there are:%s",
+               part.c_str(), keys.c_str());
+  }
+  return Err(ErrorCode::kNotFound,
+             "no cost was measured on this machine yet (%s is empty): kvik serve --model FILE "
+             "measures when it starts",
+             folder.c_str());
+}
 
 kv::CostModel MachineCostModel(engine::Executor& executor, const Clock& clock,
                                const MachineCostOptions& options) {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/progress.h"
+#include "base/result.h"
 #include "engine/executor.h"
 #include "kv/cost_model.h"
 
@@ -30,6 +31,14 @@ struct MachineCostOptions {
 
 // "costs" in CacheFolder().
 std::string DefaultCostFolder();
+
+struct KeptCost {
+  std::string key;  // model, arithmetic, processor, threads: what the measurement depends on
+  kv::CostModel model;
+};
+// The latest measurement that is kept in a folder and has `part` in its key, without a model at
+// hand. kNotFound lists the keys there are, or says how to measure.
+Result<KeptCost> NewestKeptCost(const std::string& folder, const std::string& part);
 
 // Never fails: a measurement that explains too little is dropped with a warning and the default
 // taken; a file that cannot be read or written costs a new measurement or a warning. Measuring

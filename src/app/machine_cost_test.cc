@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/machine_cost.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -121,6 +123,34 @@ TEST_F(MachineCostTest, AFolderThatCannotBeMadeIsNoError) {
   std::ofstream(options_.folder) << "a file";
   EXPECT_GT(Get().square_us, 0);
   std::filesystem::remove(options_.folder);
+}
+
+TEST_F(MachineCostTest, TheNewestKeptOneIsFoundByAPartOfItsKey) {
+  const auto none = NewestKeptCost(options_.folder, "");
+  ASSERT_FALSE(none.has_value());
+  EXPECT_THAT(none.error().message, ::testing::HasSubstr("no cost was measured"));
+  const kv::CostModel first = Get();
+  std::filesystem::last_write_time(
+      OnlyFile(), std::filesystem::last_write_time(OnlyFile()) - std::chrono::hours(1));
+  options_.numerics = "v2/other";
+  const kv::CostModel second = Get();
+  const auto newest = NewestKeptCost(options_.folder, "");
+  ASSERT_TRUE(newest.has_value()) << newest.error().message;
+  EXPECT_EQ(newest->model.token_us, second.token_us);
+  EXPECT_THAT(newest->key, ::testing::HasSubstr("v2/other"));
+  const auto older = NewestKeptCost(options_.folder, "v1/");
+  ASSERT_TRUE(older.has_value()) << older.error().message;
+  EXPECT_EQ(older->model.token_us, first.token_us);
+  const auto other = NewestKeptCost(options_.folder, "v3/");
+  ASSERT_FALSE(other.has_value());
+  EXPECT_THAT(other.error().message, ::testing::HasSubstr("v2/other"));
+}
+
+TEST_F(MachineCostTest, DamagedFilesAreNoKeptCosts) {
+  std::filesystem::create_directories(options_.folder);
+  std::ofstream(options_.folder + "/a.json") << "{\"format\":1,\"key\":\"k\",\"model\":{}}";
+  std::ofstream(options_.folder + "/b.json") << "no json";
+  EXPECT_FALSE(NewestKeptCost(options_.folder, "").has_value());
 }
 
 }  // namespace

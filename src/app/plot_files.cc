@@ -68,12 +68,17 @@ class Chart {
         const double at = X(x);
         x_low_ = any ? std::min(x_low_, at) : at;
         x_high_ = any ? std::max(x_high_, at) : at;
-        y_high_ = any ? std::max(y_high_, y) : y;
+        const double height = Y(y);
+        y_low_ = any ? std::min(y_low_, height) : height;
+        y_high_ = any ? std::max(y_high_, height) : height;
         any = true;
       }
     }
     x_high_ = x_high_ > x_low_ ? x_high_ : x_low_ + 1;
-    y_high_ = y_high_ > 0 ? y_high_ : 1;
+    if (!plot.log_y) {
+      y_low_ = 0;
+    }
+    y_high_ = y_high_ > y_low_ ? y_high_ : y_low_ + 1;
   }
 
   std::string Draw() const {
@@ -89,8 +94,9 @@ class Chart {
       const double value = x_low_ + share * (x_high_ - x_low_);
       svg += Text(left + share * (right - left), bottom + 16, "middle",
                   Format("%.3g", plot_.log_x ? std::pow(10, value) : value));
+      const double height = y_low_ + share * (y_high_ - y_low_);
       svg += Text(left - 6, bottom - share * (bottom - top) + 4, "end",
-                  Format("%.3g", share * y_high_));
+                  Format("%.3g", plot_.log_y ? std::pow(10, height) : height));
     }
     svg += Text((left + right) / 2, bottom + 36, "middle", plot_.x_label);
     svg += Text(8, top - 8, "start", plot_.y_label);
@@ -101,7 +107,7 @@ class Chart {
              dash + " points=\"";
       for (const auto& [x, y] : plot_.series[s].points) {
         svg += Format("%.1f,%.1f ", left + (X(x) - x_low_) / (x_high_ - x_low_) * (right - left),
-                      bottom - y / y_high_ * (bottom - top));
+                      bottom - (Y(y) - y_low_) / (y_high_ - y_low_) * (bottom - top));
       }
       svg += "\"/>\n";
       const double y = top + 16 * static_cast<double>(s);
@@ -114,11 +120,13 @@ class Chart {
 
  private:
   [[nodiscard]] double X(double x) const { return plot_.log_x ? std::log10(x) : x; }
+  [[nodiscard]] double Y(double y) const { return plot_.log_y ? std::log10(y) : y; }
 
   const Plot& plot_;
   double top_;
   double x_low_ = 0;
   double x_high_ = 0;
+  double y_low_ = 0;
   double y_high_ = 0;
 };
 
@@ -149,6 +157,17 @@ std::string PlotsSvg(std::span<const Plot> plots) {
     top += kHeight;
   }
   return svg + "</svg>\n";
+}
+
+Result<void> WritePlots(const std::string& csv_path, const std::string& svg_path,
+                        std::span<const Plot> plots) {
+  if (!csv_path.empty()) {
+    KVIK_TRY(WriteTextFile(csv_path, PlotsCsv(plots)));
+  }
+  if (!svg_path.empty()) {
+    KVIK_TRY(WriteTextFile(svg_path, PlotsSvg(plots)));
+  }
+  return {};
 }
 
 Result<void> WriteTextFile(const std::string& path, const std::string& text) {

@@ -15,6 +15,10 @@ std::string PlotsCsv(std::span<const workload::Plot> plots);
 // Line charts below each other in one picture.
 std::string PlotsSvg(std::span<const workload::Plot> plots);
 
+// Both forms, each where its path is not empty.
+Result<void> WritePlots(const std::string& csv_path, const std::string& svg_path,
+                        std::span<const workload::Plot> plots);
+
 // Replaces the file. kUnavailable names the path.
 Result<void> WriteTextFile(const std::string& path, const std::string& text);
 

@@ -35,6 +35,14 @@ TEST(PlotFiles, SvgScalesBothAxesAndEscapesNames) {
   EXPECT_THAT(svg, HasSubstr("height=\"720\""));
 }
 
+TEST(PlotFiles, ALogarithmicHeightBeginsAtTheLeastValue) {
+  const std::vector<Plot> plots = {
+      {"costs", "x", "us", false, {{"c", {{0, 1}, {5, 10}, {10, 100}}}}, true}};
+  const std::string svg = PlotsSvg(plots);
+  EXPECT_THAT(svg, HasSubstr("points=\"64.0,312.0 312.0,174.0 560.0,36.0 \""));
+  EXPECT_THAT(svg, HasSubstr(">100</text>"));
+}
+
 TEST(PlotFiles, AnUnwritablePathIsNamed) {
   EXPECT_THAT(WriteTextFile("/nonexistent/folder/x", "").error().message,
               HasSubstr("/nonexistent/folder/x"));

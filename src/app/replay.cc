@@ -9,21 +9,26 @@
 #include <utility>
 
 #include "app/bench_plan.h"
+#include "app/machine_cost.h"
 #include "app/plot_files.h"
 #include "app/policy_state_file.h"
+#include "app/replay_control_plane.h"
 #include "app/text_file.h"
 #include "base/clock.h"
+#include "base/format.h"
+#include "base/log.h"
 #include "base/mapped_file.h"
 #include "kv/policy_state.h"
-#include "workload/control_plane.h"
 #include "workload/cost_presets.h"
 #include "workload/plan_trace.h"
 #include "workload/plot.h"
+#include "workload/policy_variant.h"
 #include "workload/reference.h"
 #include "workload/replay.h"
 #include "workload/replay_stats.h"
 #include "workload/replay_table.h"
 #include "workload/sessions.h"
+#include "workload/sweep.h"
 #include "workload/trace_reader.h"
 
 namespace kvik::app {
@@ -55,7 +60,9 @@ Result<Trace> ReadTrace(const ReplayCommand& command) {
 Result<Trace> MakeTrace(const ReplayCommand& command, uint64_t seed) {
   WorkloadOptions load = command.load;
   load.seed = seed;
-  KVIK_ASSIGN(const BenchPlan plan, MakeBenchPlan(load, {.rate = command.qps}));
+  PacingOptions pacing;
+  pacing.rate = command.qps;
+  KVIK_ASSIGN(const BenchPlan plan, MakeBenchPlan(load, pacing));
   Trace trace = workload::TraceOf(plan.load, plan.starts_s, command.block_size_tokens);
   trace.name = load.name;
   return trace;
@@ -84,70 +91,84 @@ Result<std::vector<Trace>> Traces(const ReplayCommand& command) {
   return traces;
 }
 
+// What every cell of a run is made from.
+struct Bench {
+  std::vector<Trace> traces;
+  std::vector<double> p99_gaps_s;  // of each trace; empty if no policy asks for them
+  kv::PolicyOptions policy;        // what all policies share
+  bool queue = false;
+  std::string policy_state;        // that the policy starts from; empty: nothing
+  std::string* learned = nullptr;  // what it knows at the end goes here
+  Progress::Mode progress = Progress::Mode::kAuto;
+};
+
 // `stats`: of the first trace.
-Result<ReplayCell> RunCell(const std::vector<Trace>& traces, workload::ReplayOptions options,
-                           Progress::Mode mode, workload::HitStats& stats) {
+Result<ReplayCell> RunCell(const Bench& bench, const workload::PolicyVariant& variant,
+                           const kv::PolicyOptions& shared, int32_t blocks,
+                           workload::HitStats& stats) {
   const SystemClock wall;
   const ThreadCpuClock busy;
   size_t total = 0;
-  for (const Trace& trace : traces) {
+  for (const Trace& trace : bench.traces) {
     total += trace.requests.size();
   }
-  Progress progress(wall,
-                    {.label = options.policy.name + " " + std::to_string(options.cache_blocks),
-                     .total = total,
-                     .mode = mode});
+  Progress progress(wall, {.label = variant.label + " " + std::to_string(blocks),
+                           .total = total,
+                           .mode = bench.progress});
   std::vector<ReplayCell> cells;
   size_t before = 0;
-  for (const Trace& trace : traces) {
+  for (size_t i = 0; i < bench.traces.size(); ++i) {
+    workload::ReplayOptions options;
+    options.policy = OptionsOf(variant, shared, bench.p99_gaps_s.empty() ? 0 : bench.p99_gaps_s[i]);
+    options.cache_blocks = blocks;
+    options.queue = bench.queue;
+    options.policy_state = bench.policy_state;
+    if (bench.learned != nullptr) {
+      options.at_end = [&](const kv::EvictionPolicy& knowing) {
+        *bench.learned = kv::WritePolicyState(knowing, bench.traces[i].block_size_tokens);
+      };
+    }
     size_t done = 0;
     options.observe = [&](const workload::RequestOutcome& outcome) {
       progress.Update(before + ++done);
-      if (before == 0) {
+      if (i == 0) {
         stats.Add(outcome);
       }
     };
-    KVIK_ASSIGN(ReplayCell cell, workload::Replay(trace, options, busy));
+    KVIK_ASSIGN(ReplayCell cell, workload::Replay(bench.traces[i], options, busy));
     cells.push_back(std::move(cell));
-    before += trace.requests.size();
+    before += bench.traces[i].requests.size();
   }
   progress.Finish();
-  return workload::MeanOf(cells);
+  ReplayCell mean = workload::MeanOf(cells);
+  mean.policy = variant.label;
+  mean.offline = IsOffline(variant);
+  return mean;
 }
 
-kv::PolicyOptions PolicyOf(const ReplayCommand& command, const std::string& name,
-                           const kv::CostModel& cost) {
-  kv::PolicyOptions options = command.policy;
-  options.name = name;
-  options.cost = cost;
-  options.seed = command.load.seed;
-  return options;
+Result<kv::CostModel> CostNamed(const std::string& text) {
+  constexpr std::string_view kMachine = "machine";
+  if (!text.starts_with(kMachine) ||
+      (text.size() > kMachine.size() && text[kMachine.size()] != ':')) {
+    return workload::ParseCost(text);
+  }
+  const size_t after = std::min(kMachine.size() + 1, text.size());
+  KVIK_ASSIGN(const KeptCost kept, NewestKeptCost(DefaultCostFolder(), text.substr(after)));
+  LogInfo("cost: %.1f us a token, %.4f us a token and position, measured of %s", kept.model.a_us(),
+          kept.model.c_us(), kept.key.c_str());
+  return kept.model;
 }
 
-Result<int> RunControlPlane(const ReplayCommand& command, const kv::CostModel& cost) {
-  const ThreadCpuClock clock;
-  if (!command.json) {
-    std::printf("%-16s %9s %12s %14s %22s %9s   us a request of 35,000 tokens\n", "policy",
-                "blocks", "select", "policy, other", "lookup pin erase publ.", "victims");
+Result<std::vector<workload::PolicyVariant>> VariantsOf(const ReplayCommand& command) {
+  std::vector<workload::PolicyVariant> variants;
+  for (const std::string& text : command.policies) {
+    KVIK_ASSIGN(workload::PolicyVariant variant, workload::ParsePolicyVariant(text));
+    variants.push_back(std::move(variant));
   }
-  for (const int32_t blocks : command.cache_blocks) {
-    for (const std::string& policy : command.policies) {
-      workload::ControlPlaneOptions options;
-      options.policy = PolicyOf(command, policy, cost);
-      options.cache_blocks = blocks;
-      options.seed = command.load.seed;
-      KVIK_ASSIGN(const workload::ControlPlaneCost us,
-                  workload::MeasureControlPlane(options, clock));
-      std::printf(
-          command.json
-              ? "{\"policy\":\"%s\",\"cache_blocks\":%d,\"select_us\":%.1f,\"policy_us\":%.1f,"
-                "\"cache_us\":%.1f,\"victims\":%.0f}\n"
-              : "%-16s %9d %12.1f %14.1f %22.1f %9.0f\n",
-          policy.c_str(), blocks, us.select_us, us.policy_us, us.cache_us, us.victims);
-      std::fflush(stdout);
-    }
+  if (command.cache_blocks.empty() || variants.empty()) {
+    return Err(ErrorCode::kInvalidInput, "give at least one policy and one size of the cache");
   }
-  return 0;
+  return variants;
 }
 
 workload::Plot MissCostPlot(const std::vector<ReplayCell>& cells) {
@@ -183,32 +204,89 @@ workload::Plot PositionPlot(const NamedStats& stats) {
   return plot;
 }
 
-Result<void> WritePlots(const ReplayCommand& command, const std::vector<workload::Plot>& plots) {
-  if (!command.csv_path.empty()) {
-    KVIK_TRY(WriteTextFile(command.csv_path, PlotsCsv(plots)));
+std::string SizeOfTraces(const std::vector<Trace>& traces) {
+  const Trace& first = traces.front();
+  std::string text = Format("%s: %zu requests, blocks of %d tokens", first.name.c_str(),
+                            first.requests.size(), first.block_size_tokens);
+  return text + (traces.size() > 1 ? Format(", mean of %zu traces\n", traces.size()) : "\n");
+}
+
+Result<void> RunSweep(const ReplayCommand& command, const Bench& bench,
+                      const std::vector<workload::PolicyVariant>& variants,
+                      const workload::Sweep& sweep, std::vector<workload::Plot>& plots) {
+  std::vector<workload::SweepCell> cells;
+  for (const int32_t blocks : command.cache_blocks) {
+    for (const double value : sweep.values) {
+      for (workload::PolicyVariant variant : variants) {
+        kv::PolicyOptions shared = bench.policy;
+        workload::Turn(sweep.knob, value, variant, shared);
+        workload::HitStats unused(bench.traces.front());
+        KVIK_ASSIGN(const ReplayCell cell, RunCell(bench, variant, shared, blocks, unused));
+        cells.push_back({value, cell});
+        if (command.json) {
+          std::fputs(workload::SweepCellJson(sweep, cells.back()).c_str(), stdout);
+          std::fflush(stdout);
+        }
+      }
+    }
   }
-  if (!command.svg_path.empty()) {
-    KVIK_TRY(WriteTextFile(command.svg_path, PlotsSvg(plots)));
+  if (!command.json) {
+    std::printf("\n%s", workload::FormatSweep(sweep, cells).c_str());
+  }
+  for (workload::Plot& plot : workload::SweepPlots(sweep, cells)) {
+    plots.push_back(std::move(plot));
   }
   return {};
 }
 
-Result<void> CheckStateOptions(const ReplayCommand& command) {
+Result<int> RunSweeps(const ReplayCommand& command, const Bench& bench,
+                      const std::vector<workload::PolicyVariant>& variants,
+                      const std::vector<workload::Sweep>& sweeps) {
+  if (!command.json) {
+    std::fputs(SizeOfTraces(bench.traces).c_str(), stdout);
+    std::printf("99th percentile of reuse gaps: %.4g s\n", bench.p99_gaps_s.front());
+  }
+  std::vector<workload::Plot> plots;
+  for (const workload::Sweep& sweep : sweeps) {
+    KVIK_TRY(RunSweep(command, bench, variants, sweep, plots));
+  }
+  KVIK_TRY(WritePlots(command.csv_path, command.svg_path, plots));
+  return 0;
+}
+
+ControlPlaneCommand ControlPlaneOf(const ReplayCommand& command, const kv::PolicyOptions& policy,
+                                   const std::vector<workload::PolicyVariant>& variants) {
+  ControlPlaneCommand control;
+  control.variants = variants;
+  control.cache_blocks = command.cache_blocks;
+  control.policy = policy;
+  control.seed = command.load.seed;
+  control.cumulative = command.cumulative;
+  control.requests = command.load.requests.value_or(command.cumulative ? 2400 : 40);
+  control.csv_path = command.csv_path;
+  control.svg_path = command.svg_path;
+  control.json = command.json;
+  control.progress = command.progress;
+  return control;
+}
+
+Result<void> CheckStateOptions(const ReplayCommand& command,
+                               const std::vector<workload::PolicyVariant>& variants) {
   const bool reads = !command.policy_state_path.empty();
   const bool writes = !command.save_state_path.empty();
-  if ((reads || writes) && (command.policies.size() != 1 || command.control_plane)) {
+  if ((reads || writes) && (variants.size() != 1 || command.control_plane)) {
     return Err(ErrorCode::kInvalidInput,
                "--policy-state and --save-state are for one policy, whose knowledge is no other's, "
                "and a trace or workload");
   }
-  if (writes && (command.cache_blocks.size() > 1 || command.seeds > 1)) {
+  if (writes && (command.cache_blocks.size() > 1 || command.seeds > 1 || !command.sweeps.empty())) {
     return Err(ErrorCode::kInvalidInput,
-               "--save-state keeps what was learned in one run: give one size of the cache and "
-               "one seed");
+               "--save-state keeps what was learned in one run: give one size of the cache, "
+               "one seed and no sweep");
   }
-  if (writes && !kv::PolicyLearns(command.policies.front())) {
+  if (writes && !kv::PolicyLearns(variants.front().policy)) {
     return Err(ErrorCode::kInvalidInput, "policy %s learns nothing that --save-state could keep",
-               command.policies.front().c_str());
+               variants.front().label.c_str());
   }
   if (writes) {
     KVIK_TRY(CheckReplaceable(command.save_state_path));
@@ -219,44 +297,53 @@ Result<void> CheckStateOptions(const ReplayCommand& command) {
 }  // namespace
 
 Result<int> RunReplay(const ReplayCommand& command) {
-  KVIK_TRY(CheckStateOptions(command));
-  KVIK_ASSIGN(const kv::CostModel cost, workload::ParseCost(command.cost));
+  KVIK_ASSIGN(const std::vector<workload::PolicyVariant> variants, VariantsOf(command));
+  KVIK_TRY(CheckStateOptions(command, variants));
+  Bench bench;
+  bench.policy = command.policy;
+  bench.policy.seed = command.load.seed;
+  KVIK_ASSIGN(bench.policy.cost, CostNamed(command.cost));
   if (command.control_plane) {
-    return RunControlPlane(command, cost);
+    return RunControlPlane(ControlPlaneOf(command, bench.policy, variants));
+  }
+  std::vector<workload::Sweep> sweeps;
+  for (const std::string& text : command.sweeps) {
+    KVIK_ASSIGN(workload::Sweep sweep, workload::ParseSweep(text));
+    sweeps.push_back(std::move(sweep));
   }
   std::optional<workload::Reference> reference;
   if (!command.reference_path.empty()) {
     KVIK_ASSIGN(const MappedFile file, MappedFile::Open(command.reference_path));
     KVIK_ASSIGN(reference, workload::Reference::Parse(TextOf(file), command.reference_path));
   }
-  KVIK_ASSIGN(const std::vector<Trace> traces, Traces(command));
-  if (command.cache_blocks.empty() || command.policies.empty()) {
-    return Err(ErrorCode::kInvalidInput, "give at least one policy and one size of the cache");
+  KVIK_ASSIGN(bench.traces, Traces(command));
+  bench.queue = command.queue;
+  bench.progress = command.progress;
+  const bool wants_p99 = !sweeps.empty() || std::any_of(variants.begin(), variants.end(),
+                                                        [](const workload::PolicyVariant& v) {
+                                                          return v.lifespan_in_p99 > 0;
+                                                        });
+  for (size_t i = 0; wants_p99 && i < bench.traces.size(); ++i) {
+    bench.p99_gaps_s.push_back(workload::ReuseGapP99(bench.traces[i]));
+  }
+  if (!command.policy_state_path.empty()) {
+    KVIK_ASSIGN(bench.policy_state,
+                LoadPolicyState(command.policy_state_path, variants.front().policy,
+                                bench.traces.front().block_size_tokens));
+  }
+  std::string learned;
+  bench.learned = command.save_state_path.empty() ? nullptr : &learned;
+  if (!sweeps.empty()) {
+    return RunSweeps(command, bench, variants, sweeps);
   }
   std::vector<ReplayCell> cells;
   NamedStats hits;
-  std::string start;
-  if (!command.policy_state_path.empty()) {
-    KVIK_ASSIGN(start, LoadPolicyState(command.policy_state_path, command.policies.front(),
-                                       traces.front().block_size_tokens));
-  }
-  std::string learned;
   for (const int32_t blocks : command.cache_blocks) {
-    for (const std::string& policy : command.policies) {
-      workload::ReplayOptions options;
-      options.policy = PolicyOf(command, policy, cost);
-      options.cache_blocks = blocks;
-      options.queue = command.queue;
-      options.policy_state = start;
-      if (!command.save_state_path.empty()) {
-        options.at_end = [&](const kv::EvictionPolicy& knowing) {
-          learned = kv::WritePolicyState(knowing, traces.front().block_size_tokens);
-        };
-      }
-      workload::HitStats hit(traces.front());
-      KVIK_ASSIGN(const ReplayCell cell, RunCell(traces, options, command.progress, hit));
+    for (const workload::PolicyVariant& variant : variants) {
+      workload::HitStats hit(bench.traces.front());
+      KVIK_ASSIGN(const ReplayCell cell, RunCell(bench, variant, bench.policy, blocks, hit));
       if (!cell.only_bound) {
-        hits.emplace_back(policy + " " + std::to_string(blocks), hit);
+        hits.emplace_back(variant.label + " " + std::to_string(blocks), hit);
       }
       cells.push_back(cell);
       if (command.json) {
@@ -266,22 +353,20 @@ Result<int> RunReplay(const ReplayCommand& command) {
     }
   }
   if (!command.json) {
-    std::printf("%s: %zu requests, blocks of %d tokens", traces.front().name.c_str(),
-                traces.front().requests.size(), traces.front().block_size_tokens);
-    std::printf(traces.size() > 1 ? ", mean of %zu traces\n" : "\n", traces.size());
+    std::fputs(SizeOfTraces(bench.traces).c_str(), stdout);
     std::fputs(workload::FormatCells(cells, reference ? &*reference : nullptr).c_str(), stdout);
   }
   std::vector<workload::Plot> plots = {MissCostPlot(cells)};
   if (command.stats) {
-    const auto gaps = workload::ReuseGapsOf(traces.front());
-    plots.push_back(workload::ReuseGapPlot(traces.front(), gaps, command.policy));
+    const auto gaps = workload::ReuseGapsOf(bench.traces.front());
+    plots.push_back(workload::ReuseGapPlot(bench.traces.front(), gaps, command.policy));
     plots.push_back(PositionPlot(hits));
     if (!command.json) {
       std::printf("\n%s\n%s", workload::FormatGaps(gaps).c_str(),
                   workload::FormatHits(hits).c_str());
     }
   }
-  KVIK_TRY(WritePlots(command, plots));
+  KVIK_TRY(WritePlots(command.csv_path, command.svg_path, plots));
   if (!command.save_state_path.empty()) {
     KVIK_TRY(ReplaceTextFile(command.save_state_path, learned));
   }

@@ -44,7 +44,9 @@ void AddReplay(CLI::App& root, Action& action) {
       ->capture_default_str();
   command
       ->add_option("--policies", options->policies,
-                   "of " + Join(kv::EvictionPolicyNames(), workload::OfflinePolicyNames()))
+                   "of " + Join(kv::EvictionPolicyNames(), workload::OfflinePolicyNames()) +
+                       "; asym@scan, asym@batch: another --select for one; asym@p99: its lifespan "
+                       "from the whole trace (offline)")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--cache-blocks", options->cache_blocks, "sizes of the cache to try")
@@ -54,7 +56,8 @@ void AddReplay(CLI::App& root, Action& action) {
   command
       ->add_option("--cost", options->cost,
                    "of prefill: " + Join(workload::CostPresetNames()) +
-                       ", or A,C in microseconds a token and a token x position")
+                       ", machine (the last model measured here; machine:TEXT: with TEXT in its "
+                       "key), or A,C in microseconds a token and a token x position")
       ->capture_default_str();
   command
       ->add_option("--session-sample", options->session_sample, "keep one in so many conversations")
@@ -97,8 +100,19 @@ void AddReplay(CLI::App& root, Action& action) {
                     "also reuse gaps of the trace, and where hits lie and what requests find");
   command->add_option("--csv", options->csv_path, "write the plots' numbers to this file");
   command->add_option("--svg", options->svg_path, "draw the plots into this file");
-  command->add_flag("--control-plane", options->control_plane,
-                    "no trace: what the cache's own work costs a request of 35,000 tokens");
+  CLI::Option* sweep = command->add_option(
+      "--sweep", options->sweeps,
+      "instead of one table: lifespan=0.5,1,2 (times the P99 of the trace's gaps), "
+      "reuse-prob=0.3,0.7 or slope-ratio=10,40; may be repeated, one at a time");
+  // Values hold commas.
+  sweep->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* control_plane = command->add_flag(
+      "--control-plane", options->control_plane,
+      "no trace: what the cache's own work costs --requests requests (40) of 35,000 tokens");
+  command
+      ->add_flag("--cumulative", options->cumulative,
+                 "of --control-plane: seconds from an empty cache on; --requests is 2400")
+      ->needs(control_plane);
   command->add_flag("--json", options->json, "one JSON object a line instead of a table");
   command->add_flag_callback(
       "--quiet", [options] { options->progress = Progress::Mode::kQuiet; }, "no progress");

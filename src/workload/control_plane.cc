@@ -112,8 +112,9 @@ class Load {
 
 }  // namespace
 
-Result<ControlPlaneCost> MeasureControlPlane(const ControlPlaneOptions& options,
-                                             const Clock& clock) {
+Result<ControlPlaneCost> MeasureControlPlane(
+    const ControlPlaneOptions& options, const Clock& clock,
+    const std::function<void(int32_t, const ControlPlaneCost&)>& observe) {
   if (options.requests < 1 || options.request_tokens < 1 || options.block_size_tokens < 1) {
     return Err(ErrorCode::kInvalidInput,
                "give at least one request, one token in it and one token a block");
@@ -137,7 +138,16 @@ Result<ControlPlaneCost> MeasureControlPlane(const ControlPlaneOptions& options,
   Load load(options);
   int64_t total_us = 0;
   int64_t now_us = 0;
-  for (int32_t i = -load.WarmupRequests(); i < options.requests; ++i) {
+  const auto mean_of = [&](int32_t requests) {
+    const double share = 1.0 / requests;
+    ControlPlaneCost cost;
+    cost.select_us = static_cast<double>(time.select_us) * share;
+    cost.policy_us = static_cast<double>(time.other_us) * share;
+    cost.cache_us = static_cast<double>(total_us - time.select_us - time.other_us) * share;
+    cost.victims = static_cast<double>(time.victims) * share;
+    return cost;
+  };
+  for (int32_t i = options.warmup ? -load.WarmupRequests() : 0; i < options.requests; ++i) {
     if (i == 0) {
       time = PolicyTime{};
       total_us = 0;
@@ -152,14 +162,11 @@ Result<ControlPlaneCost> MeasureControlPlane(const ControlPlaneOptions& options,
     cache->Commit(sequence, runs);
     cache->Release(sequence);
     total_us += clock.NowMicros() - start_us;
+    if (i >= 0 && observe) {
+      observe(i + 1, mean_of(i + 1));
+    }
   }
-  const double requests = options.requests;
-  ControlPlaneCost cost;
-  cost.select_us = static_cast<double>(time.select_us) / requests;
-  cost.policy_us = static_cast<double>(time.other_us) / requests;
-  cost.cache_us = static_cast<double>(total_us - time.select_us - time.other_us) / requests;
-  cost.victims = static_cast<double>(time.victims) / requests;
-  return cost;
+  return mean_of(options.requests);
 }
 
 }  // namespace kvik::workload

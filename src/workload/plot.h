@@ -19,6 +19,7 @@ struct Plot {
   std::string y_label;
   bool log_x = false;  // all x > 0 then
   std::vector<Series> series;
+  bool log_y = false;  // all y > 0 then
 };
 
 }  // namespace kvik::workload

@@ -62,6 +62,7 @@ struct ReplayCell {
   bool has_ttft = false;    // of a queue:
   Distribution ttft_ms;     // from arrival to the end of prefill
   int32_t repeats = 1;      // traces of which this is the mean
+  bool offline = false;     // the policy knew the trace beforehand; set by who set it up
   bool only_bound = false;  // of "bound": only miss_cost_pct means something
 };
 

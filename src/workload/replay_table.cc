@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/format.h"
 
@@ -14,6 +15,14 @@ namespace {
 constexpr double kNear = 1.0;  // points of miss cost
 
 double Rounded(double value, double digits) { return std::round(value * digits) / digits; }
+
+// Another replay names no set-ups: "asym@p99" is its "asym", unless it has that very name.
+std::optional<double> TheirsOf(const Reference& reference, const ReplayCell& cell) {
+  const auto exact = reference.MissCostPct(cell.trace, cell.cache_blocks, cell.policy);
+  return exact ? exact
+               : reference.MissCostPct(cell.trace, cell.cache_blocks,
+                                       cell.policy.substr(0, cell.policy.find('@')));
+}
 
 }  // namespace
 
@@ -42,7 +51,7 @@ std::string FormatCells(std::span<const ReplayCell> cells, const Reference* refe
       text += std::string(42, ' ');
     }
     if (reference != nullptr) {
-      const auto theirs = reference->MissCostPct(cell.trace, cell.cache_blocks, cell.policy);
+      const auto theirs = TheirsOf(*reference, cell);
       if (theirs) {
         const double difference = cell.miss_cost_pct - *theirs;
         text += Format(" %9.1f%% %+10.1f", *theirs, difference);
@@ -53,6 +62,16 @@ std::string FormatCells(std::span<const ReplayCell> cells, const Reference* refe
       }
     }
     text += "\n";
+  }
+  std::string offline;
+  for (const ReplayCell& cell : cells) {
+    if (cell.offline && offline.find(" " + cell.policy + ",") == std::string::npos) {
+      offline += " " + cell.policy + ",";
+    }
+  }
+  if (!offline.empty()) {
+    offline.back() = '\n';
+    text += "offline, they know the trace to its end:" + offline;
   }
   if (reference != nullptr) {
     text += Format("%d of %d compared cells within %.0f point of the reference\n", within, compared,
@@ -65,6 +84,7 @@ std::string CellJson(const ReplayCell& cell) {
   nlohmann::ordered_json json;
   json["trace"] = cell.trace;
   json["policy"] = cell.policy;
+  json["offline"] = cell.offline;
   json["cache_blocks"] = cell.cache_blocks;
   json["requests"] = cell.requests;
   json["repeats"] = cell.repeats;
