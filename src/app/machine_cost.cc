@@ -188,7 +188,7 @@ kv::CostModel MachineCostModel(engine::Executor& executor, const Clock& clock,
   if (!fit) {
     LogWarning(
         "no cost model of this machine (%s): blocks are weighed with typical costs; "
-        "--cost-model measure tries again",
+        "the next start measures again",
         fit.error().message.c_str());
     return kv::CostModel::Default();
   }
