@@ -36,7 +36,7 @@ HazardPolicy::HazardPolicy(const PolicyOptions& options, HitScope scope)
       block_size_tokens_(options.block_size_tokens),
       chunk_blocks_(std::max(1, kChunkTokens / options.block_size_tokens)),
       cost_(options.cost),
-      blocks_(static_cast<size_t>(options.num_blocks)),
+      blocks_(options.num_blocks),
       history_(static_cast<size_t>(options.num_blocks), MaxContents(options.num_blocks)),
       contents_(history_.capacity()),
       ends_(history_.capacity(), SessionTurn{.turn = 0}),
@@ -53,19 +53,8 @@ std::vector<PolicyReading> HazardPolicy::Readings() const {
           {"turnover_seconds", "Age at eviction, smoothed; 0: nothing was evicted.", "",
            eviction_age_s_},
           {"ghosts", "Contents remembered beyond the blocks there are.", "",
-           static_cast<double>(num_contents()) - static_cast<double>(stats_.tracked)},
+           static_cast<double>(num_contents()) - static_cast<double>(stats().tracked)},
           {"runs", "Runs of blocks known.", "", static_cast<double>(num_runs())}};
-}
-
-HazardPolicy::Block& HazardPolicy::At(BlockId id) {
-  KVIK_CHECK(id >= 0 && static_cast<size_t>(id) < blocks_.size());
-  return blocks_[static_cast<size_t>(id)];
-}
-
-HazardPolicy::Block& HazardPolicy::At(BlockId id, State expected) {
-  Block& block = At(id);
-  KVIK_CHECK(block.state == expected, "block %d is in the wrong state for the policy", id);
-  return block;
 }
 
 // --- Contents -----------------------------------------------------------------------------------
@@ -103,9 +92,8 @@ void HazardPolicy::DropUnneeded(int32_t slot) {
 
 // The block leaves the cache; its content becomes a ghost.
 void HazardPolicy::Leave(BlockId id) {
-  Block& block = At(id);
-  block.state = State::kUnknown;
-  --stats_.tracked;
+  blocks_.Leave(id);
+  const Block& block = blocks_[id];
   Content& content = ContentAt(block.slot);
   --content.residents;
   if (content.block == id) {
@@ -149,9 +137,8 @@ void HazardPolicy::CountReturn(int32_t slot, const Access& access) {
 }
 
 void HazardPolicy::Track(const TrackedBlock& tracked) {
-  Block& block = At(tracked.block, State::kUnknown);
-  block =
-      Block{.state = State::kHeld, .first_pos = tracked.first_pos, .slot = SlotOf(tracked.content)};
+  Block& block = blocks_.Track(tracked.block,
+                               {.first_pos = tracked.first_pos, .slot = SlotOf(tracked.content)});
   Content& content = ContentAt(block.slot);
   ++content.residents;
   content.block = tracked.block;
@@ -159,15 +146,13 @@ void HazardPolicy::Track(const TrackedBlock& tracked) {
     block.parent = SlotOf(tracked.parent);
     ++ContentAt(block.parent).children;
   }
-  ++stats_.tracked;
 }
 
 void HazardPolicy::Hit(std::span<const BlockId> blocks, const Access& access) {
   hazard_.AdvanceTime(access.now_us);
   uses_.clear();
   for (const BlockId id : blocks) {
-    const Block& block = At(id);
-    KVIK_CHECK(block.state != State::kUnknown, "block %d is not tracked", id);
+    const Block& block = blocks_.At(id);
     CountReturn(block.slot, access);
     uses_.push_back({.slot = block.slot, .position = block.first_pos / block_size_tokens_});
   }
@@ -250,7 +235,7 @@ int32_t HazardPolicy::EndInFlight(std::span<const BlockId> blocks, const Access&
   const InFlight request = found->second;
   in_flight_.erase(found);
   if (!blocks.empty()) {
-    const Block& deepest = At(blocks.front());
+    const Block& deepest = blocks_.At(blocks.front());
     const auto length = static_cast<size_t>(deepest.first_pos / block_size_tokens_) + 1;
     if (length > request.blocks && length >= SessionTracker::kMinBlocksToContinue) {
       ends_[static_cast<size_t>(deepest.slot)] = request.turn;
@@ -263,30 +248,29 @@ int32_t HazardPolicy::EndInFlight(std::span<const BlockId> blocks, const Access&
 
 void HazardPolicy::Touch(std::span<const BlockId> blocks, const Access& /*access*/) {
   for (const BlockId id : blocks) {
-    Block& block = At(id, State::kEvictable);
+    const Block& block = blocks_.Hold(id);
     if (ContentAt(block.slot).run == block.run) {
       SetRun(block.slot, kNone);
     }
     TakeFromRun(id);
-    block.state = State::kHeld;
   }
 }
 
 void HazardPolicy::Release(std::span<const BlockId> blocks, const Access& access) {
   hazard_.AdvanceTime(access.now_us);
   for (const BlockId id : blocks) {
-    At(id, State::kHeld);
+    blocks_.Free(id);
   }
   const int32_t turn = EndInFlight(blocks, access);
   const double weight = 1.0 / static_cast<double>(std::max<size_t>(blocks.size(), 1));
   std::vector<BlockId> run;  // deepest first
   BlockKind run_kind = BlockKind::kTail;
   for (const BlockId id : blocks) {
-    const Block& block = At(id);
+    const Block& block = blocks_.At(id);
     UseContent(block.slot);
     const BlockKind kind = ContentAt(block.slot).shared ? BlockKind::kHead : BlockKind::kTail;
-    if (!run.empty() &&
-        (kind != run_kind || At(run.back()).first_pos - block.first_pos != block_size_tokens_)) {
+    if (!run.empty() && (kind != run_kind || blocks_.At(run.back()).first_pos - block.first_pos !=
+                                                 block_size_tokens_)) {
       OpenRun(run, run_kind, weight, access, turn);
     }
     run_kind = kind;
@@ -315,14 +299,12 @@ void HazardPolicy::OpenRun(std::vector<BlockId>& deepest_first, BlockKind kind, 
             .order = next_order_++,
             .evictable = size,
             .active = static_cast<int32_t>(active_.size()),
-            .first_pos = At(deepest_first.back()).first_pos,
+            .first_pos = blocks_.At(deepest_first.back()).first_pos,
             .end = size,
             .blocks = std::vector<BlockId>(deepest_first.rbegin(), deepest_first.rend())};
   active_.push_back(id);
-  stats_.evictable += size;
   for (int32_t i = 0; i < size; ++i) {
-    Block& block = At(run.blocks[static_cast<size_t>(i)], State::kHeld);
-    block.state = State::kEvictable;
+    Block& block = blocks_.At(run.blocks[static_cast<size_t>(i)]);
     block.run = id;
     block.index = i;
     SetRun(block.slot, id);
@@ -340,14 +322,13 @@ void HazardPolicy::FreeIfDone(int32_t id) {
 
 // The block is not evictable any more; whether its content still waits is another matter.
 void HazardPolicy::TakeFromRun(BlockId id) {
-  Block& block = At(id, State::kEvictable);
+  Block& block = blocks_.At(id);
   RemoveFromRun(std::exchange(block.run, kNone), block.index);
 }
 
 void HazardPolicy::RemoveFromRun(int32_t run_id, int32_t index) {
   Run& run = RunAt(run_id);
   run.blocks[static_cast<size_t>(index)] = kNoBlock;
-  --stats_.evictable;
   if (--run.evictable > 0) {
     while (run.blocks[static_cast<size_t>(run.first)] == kNoBlock) {
       ++run.first;
@@ -366,9 +347,8 @@ void HazardPolicy::RemoveFromRun(int32_t run_id, int32_t index) {
 }
 
 void HazardPolicy::Forget(BlockId id) {
-  Block& block = At(id);
-  KVIK_CHECK(block.state != State::kUnknown, "block %d is not tracked", id);
-  if (block.state == State::kEvictable) {
+  const Block& block = blocks_.At(id);
+  if (block.use == BlockUse::kEvictable) {
     TakeFromRun(id);
   }
   // Dropped from outside: LRU would not hold it either.
@@ -418,7 +398,7 @@ HazardPolicy::Candidate HazardPolicy::MakeCandidate(int32_t id, bool by_gain, in
 bool HazardPolicy::LeafIsNext(int32_t id) {
   const Run& run = RunAt(id);
   const BlockId deepest = run.blocks[static_cast<size_t>(run.end) - 1];
-  return ContentAt(At(deepest).slot).children == 0;
+  return ContentAt(blocks_.At(deepest).slot).children == 0;
 }
 
 void HazardPolicy::NoteEvictions(double age_s, size_t count) {
@@ -430,7 +410,7 @@ void HazardPolicy::NoteEvictions(double age_s, size_t count) {
 }
 
 std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
-  KVIK_CHECK(count <= static_cast<size_t>(stats_.evictable));
+  KVIK_CHECK(count <= static_cast<size_t>(stats().evictable));
   hazard_.AdvanceTime(now_us);
   const bool by_gain = !guard_.use_lru();
   const bool from_deep_end = scope_ == HitScope::kPrefix || !by_gain;
@@ -487,12 +467,12 @@ std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
         continue;
       }
       // Who is a leaf depends on who has left. The parent may be the next of another run now.
-      const int32_t parent = At(id).parent;
+      const int32_t parent = blocks_.At(id).parent;
       LeaveAll(std::span(&id, 1));
       if (leaves_only && parent != kNone && ContentAt(parent).children == 0) {
         const BlockId leaf = ContentAt(parent).block;
-        const int32_t other = leaf == kNoBlock ? kNone : At(leaf).run;
-        if (other != kNone && other != top.run && RunAt(other).end - 1 == At(leaf).index) {
+        const int32_t other = leaf == kNoBlock ? kNone : blocks_.At(leaf).run;
+        if (other != kNone && other != top.run && RunAt(other).end - 1 == blocks_.At(leaf).index) {
           offer(MakeCandidate(other, by_gain, now_us));
         }
       }
@@ -506,7 +486,7 @@ std::vector<BlockId> HazardPolicy::SelectVictims(size_t count, int64_t now_us) {
   if (scope_ != HitScope::kPrefix) {
     LeaveAll(victims);
   }
-  stats_.evicted += static_cast<int64_t>(count);
+  blocks_.CountVictims(count);
   return victims;
 }
 
@@ -516,12 +496,12 @@ void HazardPolicy::LeaveAll(std::span<const BlockId> victims) {
   constexpr size_t kAhead = 32;
   for (size_t i = 0; i < victims.size(); ++i) {
     if (i + 2 * kAhead < victims.size()) {
-      __builtin_prefetch(&blocks_[static_cast<size_t>(victims[i + 2 * kAhead])]);
+      __builtin_prefetch(&blocks_[victims[i + 2 * kAhead]]);
     }
     if (i + kAhead < victims.size()) {
-      __builtin_prefetch(&ContentAt(At(victims[i + kAhead]).slot));
+      __builtin_prefetch(&ContentAt(blocks_.At(victims[i + kAhead]).slot));
     }
-    At(victims[i]).run = kNone;
+    blocks_.At(victims[i]).run = kNone;
     Leave(victims[i]);
   }
 }

@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/block_book.h"
 #include "kv/content_history.h"
 #include "kv/eviction_policy.h"
 #include "kv/lru_guard.h"
@@ -43,7 +44,7 @@ class HazardPolicy final : public EvictionPolicy {
   // Upkeep in slices of some 100 us at most.
   void Tick(int64_t now_us) override;
   [[nodiscard]] HitScope hits() const override { return scope_; }
-  [[nodiscard]] PolicyStats stats() const override { return stats_; }
+  [[nodiscard]] PolicyStats stats() const override { return blocks_.stats(); }
   [[nodiscard]] std::vector<PolicyReading> Readings() const override;
   // The hazards and the cache's turnover time, as JSON.
   [[nodiscard]] std::string SaveState() const override;
@@ -58,9 +59,8 @@ class HazardPolicy final : public EvictionPolicy {
 
  private:
   static constexpr int32_t kNone = -1;
-  enum class State : uint8_t { kUnknown, kHeld, kEvictable };
   struct Block {
-    State state = State::kUnknown;
+    BlockUse use = BlockUse::kUnknown;
     int32_t first_pos = 0;
     int32_t slot = kNone;    // of its content
     int32_t parent = kNone;  // slot of the content before it, if prefixes matter
@@ -114,8 +114,6 @@ class HazardPolicy final : public EvictionPolicy {
     }
   };
 
-  Block& At(BlockId id);
-  Block& At(BlockId id, State expected);
   Content& ContentAt(int32_t slot) { return contents_[static_cast<size_t>(slot)]; }
   Run& RunAt(int32_t run) { return runs_[static_cast<size_t>(run)]; }
   [[nodiscard]] static double AgeS(const Run& run, int64_t now_us) {
@@ -158,7 +156,7 @@ class HazardPolicy final : public EvictionPolicy {
   int32_t chunk_blocks_;
   CostModel cost_;
 
-  std::vector<Block> blocks_;  // [num_blocks]
+  BlockBook<Block> blocks_;
   ContentHistory history_;
   std::vector<Content> contents_;  // [history_.capacity()]
   // [history_.capacity()] The latest request of two blocks or more whose turn was inferred and that
@@ -179,7 +177,6 @@ class HazardPolicy final : public EvictionPolicy {
   std::vector<Use> uses_;
   uint64_t num_inferred_sessions_ = 0;
   std::unordered_map<uint64_t, InFlight> in_flight_;  // requests whose turn was inferred
-  PolicyStats stats_;
 };
 
 }  // namespace kvik::kv

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "kv/block_book.h"
 #include "kv/eviction_policy.h"
 
 namespace kvik::kv {
@@ -22,22 +23,22 @@ class LruPolicy final : public EvictionPolicy {
   void Release(std::span<const BlockId> blocks, const Access& access) override;
   void Forget(BlockId block) override;
   [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count, int64_t now_us) override;
-  [[nodiscard]] PolicyStats stats() const override { return stats_; }
+  [[nodiscard]] PolicyStats stats() const override { return blocks_.stats(); }
 
  private:
-  enum class State : uint8_t { kUnknown, kHeld, kEvictable };
+  struct Block {
+    BlockUse use = BlockUse::kUnknown;
+  };
   struct Node {
     BlockId prev = kNoBlock;
     BlockId next = kNoBlock;
-    State state = State::kUnknown;
   };
-  Node& At(BlockId block, State expected);
   void Unlink(BlockId block);
 
-  // Doubly linked list through the nodes; the last node is the sentinel.
+  BlockBook<Block> blocks_;
+  // Doubly linked list of the evictable blocks; the last node is the sentinel.
   std::vector<Node> nodes_;
   BlockId sentinel_;
-  PolicyStats stats_;
 };
 
 }  // namespace kvik::kv

@@ -39,7 +39,7 @@ void MaxScoreClassPolicy::Reused(const Released& before, int64_t now_us) {
 }
 
 void MaxScoreClassPolicy::OnHit(BlockId id, const Access& access) {
-  if (block(id).state == State::kEvictable) {
+  if (block(id).use == BlockUse::kEvictable) {
     Reused(Released{class_[static_cast<size_t>(id)], block(id).release_us}, access.now_us);
   }
 }

@@ -26,19 +26,8 @@ ReuseValuePolicy::ReuseValuePolicy(const PolicyOptions& options, bool all_uses)
       all_uses_(all_uses),
       statistics_(options.lifespan_s, options.num_blocks),
       index_(options.num_blocks, options.selection, FirstCurves(options, statistics_)),
-      blocks_(static_cast<size_t>(options.num_blocks)),
+      blocks_(options.num_blocks),
       now_us_(std::numeric_limits<int64_t>::min()) {}
-
-ReuseValuePolicy::Block& ReuseValuePolicy::At(BlockId id) {
-  KVIK_CHECK(id >= 0 && static_cast<size_t>(id) < blocks_.size());
-  return blocks_[static_cast<size_t>(id)];
-}
-
-ReuseValuePolicy::Block& ReuseValuePolicy::At(BlockId id, State expected) {
-  Block& block = At(id);
-  KVIK_CHECK(block.state == expected, "block %d is in the wrong state for the policy", id);
-  return block;
-}
 
 int64_t ReuseValuePolicy::Now(int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
@@ -55,9 +44,7 @@ void ReuseValuePolicy::Use(Block& block, int64_t now_us) {
 }
 
 void ReuseValuePolicy::Track(const TrackedBlock& tracked) {
-  Block& block = At(tracked.block, State::kUnknown);
-  block = Block{.state = State::kHeld, .first_pos = tracked.first_pos, .content = tracked.content};
-  ++stats_.tracked;
+  blocks_.Track(tracked.block, {.first_pos = tracked.first_pos, .content = tracked.content});
 }
 
 void ReuseValuePolicy::Hit(std::span<const BlockId> blocks, const Access& access) {
@@ -71,12 +58,11 @@ void ReuseValuePolicy::Hit(std::span<const BlockId> blocks, const Access& access
     }
   };
   for (const BlockId id : blocks) {
-    Block& block = At(id);
-    if (block.state == State::kHeld) {
+    Block& block = blocks_.At(id);
+    if (block.use == BlockUse::kHeld) {
       Use(block, now_us);
       continue;
     }
-    KVIK_CHECK(block.state == State::kEvictable, "block %d is not tracked", id);
     if (group == nullptr || group->time_us != block.release.time_us ||
         group->cls != block.release.cls || block.release.awaits_return) {
       sample();
@@ -95,12 +81,9 @@ void ReuseValuePolicy::Missed(std::span<const uint64_t> contents, const Access& 
 void ReuseValuePolicy::Touch(std::span<const BlockId> blocks, const Access& access) {
   Now(access.now_us);
   for (const BlockId id : blocks) {
-    Block& block = At(id, State::kEvictable);
     RemoveEvictable(id);
-    block.state = State::kHeld;
-    block.release.awaits_return = false;
+    blocks_.Hold(id).release.awaits_return = false;
   }
-  stats_.evictable -= static_cast<int64_t>(blocks.size());
 }
 
 void ReuseValuePolicy::Release(std::span<const BlockId> blocks, const Access& access) {
@@ -111,42 +94,34 @@ void ReuseValuePolicy::Release(std::span<const BlockId> blocks, const Access& ac
   const ReuseClass cls = access.request.tool_call ? ReuseClass::kTool : ReuseClass::kChat;
   const double ln_return_factor = statistics_.LnReturnFactor(cls);
   for (const BlockId id : blocks) {
-    Block& block = At(id, State::kHeld);
+    Block& block = blocks_.Free(id);
     Use(block, now_us);
-    block.state = State::kEvictable;
     block.release = LastRelease{now_us, cls, id == blocks.front()};
     block.ln_return_factor = ln_return_factor;
   }
   statistics_.Departed(cls);
   AddEvictable(blocks);
-  stats_.evictable += static_cast<int64_t>(blocks.size());
 }
 
 void ReuseValuePolicy::Forget(BlockId id) {
-  Block& block = At(id);
-  KVIK_CHECK(block.state != State::kUnknown, "block %d is not tracked", id);
-  if (block.state == State::kEvictable) {
+  if (blocks_.At(id).use == BlockUse::kEvictable) {
     RemoveEvictable(id);
-    --stats_.evictable;
   }
   OnGone(id);
-  block.state = State::kUnknown;
-  --stats_.tracked;
+  blocks_.Leave(id);
 }
 
 std::vector<BlockId> ReuseValuePolicy::SelectVictims(size_t count, int64_t now_us) {
-  KVIK_CHECK(count <= static_cast<size_t>(stats_.evictable));
+  KVIK_CHECK(count <= static_cast<size_t>(blocks_.stats().evictable));
   std::vector<BlockId> victims = PopVictims(count, Now(now_us));
   KVIK_CHECK(victims.size() == count);
   for (const BlockId id : victims) {
-    Block& block = At(id, State::kEvictable);
+    const Block& block = blocks_.At(id);
+    KVIK_CHECK(block.use == BlockUse::kEvictable, "block %d is held", id);
     statistics_.Evicted(block.content, block.release);
-    block.state = State::kUnknown;
+    blocks_.Leave(id);
   }
-  const auto gone = static_cast<int64_t>(count);
-  stats_.evictable -= gone;
-  stats_.tracked -= gone;
-  stats_.evicted += gone;
+  blocks_.CountVictims(count);
   return victims;
 }
 

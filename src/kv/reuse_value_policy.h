@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv/block_book.h"
 #include "kv/eviction_policy.h"
 #include "kv/least_value_index.h"
 #include "kv/reuse_curve.h"
@@ -29,7 +30,7 @@ class ReuseValuePolicy : public EvictionPolicy {
   void Forget(BlockId block) final;
   [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count, int64_t now_us) final;
   void Tick(int64_t now_us) final;
-  [[nodiscard]] PolicyStats stats() const final { return stats_; }
+  [[nodiscard]] PolicyStats stats() const final { return blocks_.stats(); }
   [[nodiscard]] std::vector<PolicyReading> Readings() const final;
   [[nodiscard]] std::string SaveState() const final { return statistics_.SaveState(); }
   Result<void> RestoreState(std::string_view state) final;
@@ -38,9 +39,8 @@ class ReuseValuePolicy : public EvictionPolicy {
   [[nodiscard]] const LeastValueIndex& index() const { return index_; }
 
  protected:
-  enum class State : uint8_t { kUnknown, kHeld, kEvictable };
   struct Block {
-    State state = State::kUnknown;
+    BlockUse use = BlockUse::kUnknown;
     int32_t first_pos = 0;
     uint64_t content = 0;
     bool used = false;  // `uses` has one
@@ -61,13 +61,11 @@ class ReuseValuePolicy : public EvictionPolicy {
   // The block leaves the cache, evictable or not, and not through PopVictims.
   virtual void OnGone(BlockId /*block*/) {}
 
-  [[nodiscard]] const Block& block(BlockId id) const { return blocks_[static_cast<size_t>(id)]; }
+  [[nodiscard]] const Block& block(BlockId id) const { return blocks_[id]; }
   [[nodiscard]] const PolicyOptions& options() const { return options_; }
   LeastValueIndex& mutable_index() { return index_; }
 
  private:
-  Block& At(BlockId id);
-  Block& At(BlockId id, State expected);
   int64_t Now(int64_t now_us);
   void Use(Block& block, int64_t now_us);
   void FollowLifespans();
@@ -76,9 +74,8 @@ class ReuseValuePolicy : public EvictionPolicy {
   bool all_uses_;
   ReuseStatistics statistics_;
   LeastValueIndex index_;
-  std::vector<Block> blocks_;  // [num_blocks]
-  int64_t now_us_;             // the latest time heard of
-  PolicyStats stats_;
+  BlockBook<Block> blocks_;
+  int64_t now_us_;  // the latest time heard of
 };
 
 }  // namespace kvik::kv

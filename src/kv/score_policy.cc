@@ -10,57 +10,39 @@ namespace kvik::kv {
 
 ScorePolicy::ScorePolicy(const PolicyOptions& options)
     : options_(options),
-      blocks_(static_cast<size_t>(options.num_blocks)),
+      blocks_(options.num_blocks),
       slot_(static_cast<size_t>(options.num_blocks)) {}
 
-ScorePolicy::Block& ScorePolicy::At(BlockId id) {
-  KVIK_CHECK(id >= 0 && static_cast<size_t>(id) < blocks_.size());
-  return blocks_[static_cast<size_t>(id)];
-}
-
-ScorePolicy::Block& ScorePolicy::At(BlockId id, State expected) {
-  Block& block = At(id);
-  KVIK_CHECK(block.state == expected, "block %d is in the wrong state for the policy", id);
-  return block;
-}
-
 void ScorePolicy::Track(const TrackedBlock& tracked) {
-  Block& block = At(tracked.block, State::kUnknown);
-  block = Block{};
-  block.state = State::kHeld;
-  block.first_pos = tracked.first_pos;
-  block.content = tracked.content;
-  block.uses = 1;
-  block.recompute_us = options_.cost.RecomputeUs(tracked.first_pos, options_.block_size_tokens);
-  ++stats_.tracked;
+  blocks_.Track(tracked.block, {.first_pos = tracked.first_pos,
+                                .content = tracked.content,
+                                .uses = 1,
+                                .recompute_us = options_.cost.RecomputeUs(
+                                    tracked.first_pos, options_.block_size_tokens)});
   OnTrack(tracked.block);
 }
 
 void ScorePolicy::Hit(std::span<const BlockId> blocks, const Access& access) {
   for (const BlockId id : blocks) {
-    Block& block = At(id);
-    KVIK_CHECK(block.state != State::kUnknown, "block %d is not tracked", id);
-    ++block.uses;
+    ++blocks_.At(id).uses;
     OnHit(id, access);
   }
 }
 
 void ScorePolicy::Touch(std::span<const BlockId> blocks, const Access& /*access*/) {
   for (const BlockId id : blocks) {
-    At(id, State::kEvictable).state = State::kHeld;
+    blocks_.Hold(id);
     RemoveEvictable(id);
   }
 }
 
 void ScorePolicy::Release(std::span<const BlockId> blocks, const Access& access) {
   for (const BlockId id : blocks) {
-    Block& block = At(id, State::kHeld);
-    block.state = State::kEvictable;
+    Block& block = blocks_.Free(id);
     block.release_order = next_order_++;
     block.release_us = access.now_us;
     slot_[static_cast<size_t>(id)] = static_cast<int32_t>(evictable_.size());
     evictable_.push_back(id);
-    ++stats_.evictable;
     OnRelease(id, access);
   }
 }
@@ -71,17 +53,13 @@ void ScorePolicy::RemoveEvictable(BlockId id) {
   evictable_[slot] = last;
   slot_[static_cast<size_t>(last)] = static_cast<int32_t>(slot);
   evictable_.pop_back();
-  --stats_.evictable;
 }
 
 void ScorePolicy::Forget(BlockId id) {
-  Block& block = At(id);
-  KVIK_CHECK(block.state != State::kUnknown, "block %d is not tracked", id);
-  if (block.state == State::kEvictable) {
+  if (blocks_.At(id).use == BlockUse::kEvictable) {
     RemoveEvictable(id);
   }
-  block.state = State::kUnknown;
-  --stats_.tracked;
+  blocks_.Leave(id);
 }
 
 std::vector<BlockId> ScorePolicy::SelectVictims(size_t count, int64_t now_us) {
@@ -124,7 +102,7 @@ std::vector<BlockId> ScorePolicy::SelectVictims(size_t count, int64_t now_us) {
     std::sort(all.begin(), end);
     std::for_each(all.begin(), end, take);
   }
-  stats_.evicted += static_cast<int64_t>(count);
+  blocks_.CountVictims(count);
   return victims;
 }
 

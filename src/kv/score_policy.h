@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv/block_book.h"
 #include "kv/eviction_policy.h"
 
 namespace kvik::kv {
@@ -21,12 +22,11 @@ class ScorePolicy : public EvictionPolicy {
   void Release(std::span<const BlockId> blocks, const Access& access) final;
   void Forget(BlockId block) final;
   [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count, int64_t now_us) final;
-  [[nodiscard]] PolicyStats stats() const final { return stats_; }
+  [[nodiscard]] PolicyStats stats() const final { return blocks_.stats(); }
 
  protected:
-  enum class State : uint8_t { kUnknown, kHeld, kEvictable };
   struct Block {
-    State state = State::kUnknown;
+    BlockUse use = BlockUse::kUnknown;
     int32_t first_pos = 0;
     uint64_t content = 0;
     uint64_t release_order = 0;  // of the last release: smaller went first
@@ -46,20 +46,17 @@ class ScorePolicy : public EvictionPolicy {
   virtual void OnRelease(BlockId /*id*/, const Access& /*access*/) {}
   virtual void OnEvict(BlockId /*id*/, double /*score*/) {}
 
-  [[nodiscard]] const Block& block(BlockId id) const { return blocks_[static_cast<size_t>(id)]; }
+  [[nodiscard]] const Block& block(BlockId id) const { return blocks_[id]; }
   [[nodiscard]] const PolicyOptions& options() const { return options_; }
 
  private:
-  Block& At(BlockId id);
-  Block& At(BlockId id, State expected);
   void RemoveEvictable(BlockId id);
 
   PolicyOptions options_;
-  std::vector<Block> blocks_;       // [num_blocks]
+  BlockBook<Block> blocks_;
   std::vector<BlockId> evictable_;  // in no order
   std::vector<int32_t> slot_;       // [num_blocks] index into evictable_
   uint64_t next_order_ = 0;
-  PolicyStats stats_;
 };
 
 }  // namespace kvik::kv
