@@ -25,7 +25,8 @@ struct Engine::Active {
   uint64_t seed = 0;
   Usage usage;
   Timing timing;
-  double saved_us = 0;  // of computing the prompt, by what was cached at first
+  double saved_us = 0;     // of computing the prompt, by what was cached at first
+  int32_t call_begin = 0;  // generated tokens up to the first marker of a tool call; 0: none
 
   [[nodiscard]] bool StopsAt(TokenId token) const {
     const auto& stops = request.stop_token_ids;
@@ -46,6 +47,16 @@ struct Engine::Active {
     };
     return std::any_of(request.tool_call_markers->begin(), request.tool_call_markers->end(),
                        completes);
+  }
+  // What tool_of_call says. `tokens`: prompt and answer, with a marker.
+  [[nodiscard]] uint64_t ToolOf(std::span<const TokenId> tokens) const {
+    constexpr size_t kTokensOfName = 64;
+    const auto begin = static_cast<size_t>(usage.prompt_tokens + call_begin);
+    if (!request.tool_of_call || begin >= tokens.size()) {
+      return 0;
+    }
+    return request.tool_of_call(
+        tokens.subspan(begin, std::min(kTokensOfName, tokens.size() - begin)));
   }
   // Tokens that must not be sampled next.
   [[nodiscard]] std::span<const TokenId> Banned() const {
@@ -146,6 +157,11 @@ Result<void> Engine::Validate(const Request& request) const {
                "min_new_tokens with %zu stop token ids: nothing could be sampled",
                request.stop_token_ids.size());
   }
+  if (request.retention != nullptr) {
+    if (auto valid = kv::ValidateRetention(*request.retention); !valid) {
+      return valid.error().Wrap("retention");
+    }
+  }
   return model::ValidateSamplingParams(request.sampling, limits_.vocab_size);
 }
 
@@ -169,11 +185,11 @@ Result<void> Engine::Submit(RequestId id, Request request, OutputSink sink) {
   active->seed = active->request.sampling.seed.value_or(Rng(options_.seed, id).Next());
   active->usage.prompt_tokens = prompt_tokens;
   active->timing.submitted_us = clock_.NowMicros();
-  KVIK_TRY(scheduler_.Add(
-      sched::SchedRequest{id, active->request.priority, std::move(active->request.prompt),
-                          active->request.max_new_tokens,
-                          kv::ExtraKeys{active->request.adapter, active->request.cache_salt},
-                          active->request.session, active->request.will_continue}));
+  KVIK_TRY(scheduler_.Add(sched::SchedRequest{
+      id, active->request.priority, std::move(active->request.prompt),
+      active->request.max_new_tokens,
+      kv::ExtraKeys{active->request.adapter, active->request.cache_salt}, active->request.session,
+      active->request.will_continue, active->request.retention}));
   KVIK_CHECK(active_.emplace(id, std::move(active)).second);
   return {};
 }
@@ -337,7 +353,8 @@ void Engine::SampleOne(Active& active, std::span<const float> logits) {
   std::vector<TokenOutput> tokens;
   tokens.push_back(std::move(token_output));
 
-  if (active.CallsTool(scheduler_.sequence(active.id).tokens(), token)) {
+  if (active.call_begin == 0 && active.CallsTool(scheduler_.sequence(active.id).tokens(), token)) {
+    active.call_begin = usage.completion_tokens + 1;
     scheduler_.NoteToolCall(active.id);
   }
   const bool stop = active.StopsAt(token);
@@ -400,6 +417,9 @@ void Engine::Finish(Active& active, FinishReason reason, std::optional<Error> er
       break;
   }
   active.usage.preemptions = scheduler_.preemptions(active.id);
+  if (active.call_begin > 0) {
+    scheduler_.NoteToolCall(active.id, active.ToolOf(scheduler_.sequence(active.id).tokens()));
+  }
   active.timing.finished_us = clock_.NowMicros();
   scheduler_.Remove(active.id);
   active.timing.control_us += static_cast<double>(clock_.NowMicros() - active.timing.finished_us);

@@ -7,12 +7,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "base/types.h"
+#include "kv/retention.h"
 #include "model/sampling_params.h"
 
 namespace kvik::engine {
@@ -38,6 +40,11 @@ struct Request {
   // Token sequences, any of which in the answer says that it calls a tool: such sessions come back
   // sooner. Shared by all requests of a front end.
   std::shared_ptr<const std::vector<std::vector<TokenId>>> tool_call_markers;
+  // Which tool, from the first tokens of the answer behind a marker: a digest of its name, 0 if
+  // they do not say. Called on the engine thread, once at most; may be empty.
+  std::function<uint64_t(std::span<const TokenId> call)> tool_of_call;
+  // How much the client wants which part of the KV kept; may be null. kv::ValidateRetention holds.
+  std::shared_ptr<const kv::Retention> retention;
 };
 
 enum class FinishReason {

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <ostream>
 #include <string>
+#include <vector>
 
 #include "base/rng.h"
 #include "kv/eviction_policy.h"
@@ -15,7 +17,40 @@
 namespace kvik::kv {
 namespace {
 
-class EveryPolicy : public testing::TestWithParam<std::string_view> {};
+// Every policy alone, and under every overlay.
+struct Candidate {
+  std::string name;
+  bool obey_clients = false;
+
+  [[nodiscard]] PolicyOptions options(uint64_t seed = 0) const {
+    return {.name = name,
+            .obey_clients = obey_clients,
+            .num_blocks = 60,
+            .block_size_tokens = 16,
+            .seed = seed};
+  }
+};
+
+void PrintTo(const Candidate& candidate, std::ostream* out) {
+  *out << candidate.name << (candidate.obey_clients ? " obeying clients" : "");
+}
+
+std::vector<Candidate> Candidates() {
+  std::vector<Candidate> candidates;
+  for (const std::string_view policy : EvictionPolicyNames()) {
+    std::vector<std::string> names = {std::string(policy)};
+    for (const std::string_view overlay : EvictionOverlayNames()) {
+      names.push_back(std::string(policy) + "+" + std::string(overlay));
+    }
+    for (const std::string& name : names) {
+      candidates.push_back({name, false});
+      candidates.push_back({name, true});
+    }
+  }
+  return candidates;
+}
+
+class EveryPolicy : public testing::TestWithParam<Candidate> {};
 
 // Replaces numbers, or cuts, repeats and overwrites bytes.
 void Damage(std::string& text, Rng& rng) {
@@ -52,11 +87,9 @@ TEST_P(EveryPolicy, IsDeterministicCountsExactlyAndNeverTakesAHeldBlock) {
   int64_t victims = 0;
   for (uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const PolicyOptions options{
-        .name = std::string(GetParam()), .num_blocks = 60, .block_size_tokens = 16, .seed = seed};
-    const auto policy = MakeEvictionPolicy(options).value();
-    const auto copy = MakeEvictionPolicy(options).value();
-    ToyCache cache({.seed = seed}, {policy.get(), copy.get()});
+    const auto policy = MakeEvictionPolicy(GetParam().options(seed)).value();
+    const auto copy = MakeEvictionPolicy(GetParam().options(seed)).value();
+    ToyCache cache({.seed = seed, .outspoken = seed % 2 == 1}, {policy.get(), copy.get()});
     for (int step = 0; step < 2000; ++step) {
       ASSERT_NO_FATAL_FAILURE(cache.Step()) << "step " << step;
     }
@@ -66,10 +99,9 @@ TEST_P(EveryPolicy, IsDeterministicCountsExactlyAndNeverTakesAHeldBlock) {
 }
 
 TEST_P(EveryPolicy, StartsFromWhatAnotherInstanceSaved) {
-  const PolicyOptions options{
-      .name = std::string(GetParam()), .num_blocks = 60, .block_size_tokens = 16};
+  const PolicyOptions options = GetParam().options();
   const auto teacher = MakeEvictionPolicy(options).value();
-  ToyCache lessons({.seed = 1}, {teacher.get()});
+  ToyCache lessons({.seed = 1, .outspoken = true}, {teacher.get()});
   for (int step = 0; step < 3000; ++step) {
     ASSERT_NO_FATAL_FAILURE(lessons.Step());
   }
@@ -78,7 +110,7 @@ TEST_P(EveryPolicy, StartsFromWhatAnotherInstanceSaved) {
   ASSERT_TRUE(policy->RestoreState(state));
   EXPECT_EQ(policy->SaveState(), state);
   EXPECT_FALSE(policy->RestoreState("no state of any policy").has_value());
-  ToyCache cache({.seed = 2}, {policy.get()});
+  ToyCache cache({.seed = 2, .outspoken = true}, {policy.get()});
   for (int step = 0; step < 1000; ++step) {
     ASSERT_NO_FATAL_FAILURE(cache.Step());
   }
@@ -87,15 +119,14 @@ TEST_P(EveryPolicy, StartsFromWhatAnotherInstanceSaved) {
 // A file on a disk may hold anything. What is refused changes nothing; what happens to be accepted
 // must be something that a policy can live with.
 TEST_P(EveryPolicy, SurvivesWhateverItsSavedStateHasBecome) {
-  const PolicyOptions options{
-      .name = std::string(GetParam()), .num_blocks = 60, .block_size_tokens = 16};
+  const PolicyOptions options = GetParam().options();
   const auto teacher = MakeEvictionPolicy(options).value();
   ToyCache lessons({.seed = 3}, {teacher.get()});
   for (int step = 0; step < 1000; ++step) {
     ASSERT_NO_FATAL_FAILURE(lessons.Step());
   }
   const std::string good = teacher->SaveState();
-  EXPECT_EQ(PolicyLearns(GetParam()), !good.empty());
+  EXPECT_EQ(PolicyLearns(GetParam().name), !good.empty());
   if (good.empty()) {
     return;
   }
@@ -122,7 +153,27 @@ TEST_P(EveryPolicy, SurvivesWhateverItsSavedStateHasBecome) {
   EXPECT_LT(accepted, 380);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy, EachPolicy(), PolicyTestName);
+// Overlays wait for somebody to say something.
+TEST_P(EveryPolicy, ChoosesAsAloneWhenRequestsSayNothing) {
+  PolicyOptions alone = GetParam().options();
+  alone.name = WithoutOverlays(alone.name);
+  alone.obey_clients = false;
+  const auto policy = MakeEvictionPolicy(GetParam().options()).value();
+  const auto without = MakeEvictionPolicy(alone).value();
+  ToyCache cache({.seed = 3, .tool_calls = false}, {policy.get(), without.get()});
+  for (int step = 0; step < 2000; ++step) {
+    ASSERT_NO_FATAL_FAILURE(cache.Step()) << "step " << step;
+  }
+  EXPECT_GT(cache.num_victims(), 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy, testing::ValuesIn(Candidates()),
+                         [](const auto& param) {
+                           std::string name = param.param.name;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           std::replace(name.begin(), name.end(), '+', '_');
+                           return name + (param.param.obey_clients ? "_clients" : "");
+                         });
 
 }  // namespace
 }  // namespace kvik::kv

@@ -7,14 +7,17 @@
 
 #include "kv/asym_policy.h"
 #include "kv/asym_run_policy.h"
+#include "kv/continuum_policy.h"
 #include "kv/fifo_policy.h"
 #include "kv/gdsf_policy.h"
 #include "kv/hazard_policy.h"
+#include "kv/hint_policy.h"
 #include "kv/lfu_policy.h"
 #include "kv/lru_policy.h"
 #include "kv/max_score_class_policy.h"
 #include "kv/pensieve_policy.h"
 #include "kv/random_policy.h"
+#include "kv/retention_policy.h"
 #include "kv/slru_policy.h"
 
 namespace kvik::kv {
@@ -97,6 +100,16 @@ constexpr auto kPolicyNames = [] {
   return names;
 }();
 
+constexpr std::array<std::string_view, 1> kOverlayNames = {"continuum"};
+
+std::string ListOf(std::span<const std::string_view> names) {
+  std::string list;
+  for (const std::string_view name : names) {
+    list += (list.empty() ? "" : ", ") + std::string(name);
+  }
+  return list;
+}
+
 Result<void> CheckReuseCurve(const PolicyOptions& o) {
   if (!(o.lifespan_s >= 0 && std::isfinite(o.lifespan_s))) {
     return Err(ErrorCode::kInvalidInput, "lifespan is %g s: 0 to learn it, or more", o.lifespan_s);
@@ -116,27 +129,61 @@ std::span<const std::string_view> EvictionPolicyNames() { return kPolicyNames; }
 
 bool PolicyUsesCost(std::string_view name) {
   return std::any_of(kPolicies.begin(), kPolicies.end(), [&](const NamedPolicy& policy) {
-    return policy.name == name && policy.uses_cost;
+    return policy.name == WithoutOverlays(name) && policy.uses_cost;
   });
 }
 
 bool PolicyLearns(std::string_view name) {
-  return std::any_of(kPolicies.begin(), kPolicies.end(), [&](const NamedPolicy& policy) {
-    return policy.name == name && policy.learns;
-  });
+  const std::string_view base = WithoutOverlays(name);
+  return base != name ||  // continuum learns durations
+         std::any_of(kPolicies.begin(), kPolicies.end(), [&](const NamedPolicy& policy) {
+           return policy.name == base && policy.learns;
+         });
+}
+
+std::string_view WithoutOverlays(std::string_view name) { return name.substr(0, name.find('+')); }
+
+std::span<const std::string_view> EvictionOverlayNames() { return kOverlayNames; }
+
+Result<std::unique_ptr<EvictionPolicy>> AddOverlays(const PolicyOptions& options,
+                                                    std::unique_ptr<EvictionPolicy> policy) {
+  const bool weighs_hints = policy->WeighsHints();
+  bool continuum = false;
+  std::string_view rest = options.name;
+  for (rest.remove_prefix(WithoutOverlays(rest).size()); !rest.empty();) {
+    const std::string_view overlay = WithoutOverlays(rest.substr(1));
+    rest.remove_prefix(1 + overlay.size());
+    if (overlay != "continuum") {
+      return Err(ErrorCode::kInvalidInput, "unknown overlay \"%s\" of policy \"%s\": choose of %s",
+                 std::string(overlay).c_str(), options.name.c_str(), ListOf(kOverlayNames).c_str());
+    }
+    if (continuum) {
+      return Err(ErrorCode::kInvalidInput, "overlay \"continuum\" is twice in policy \"%s\"",
+                 options.name.c_str());
+    }
+    continuum = true;
+    policy = std::make_unique<ContinuumPolicy>(std::move(policy), options);
+  }
+  // The more a client says, the further out: its ranges outrank its hints, and those a guess.
+  if (options.obey_clients) {
+    if (!weighs_hints) {
+      policy = std::make_unique<HintPolicy>(std::move(policy), options, continuum);
+    }
+    policy = std::make_unique<RetentionPolicy>(std::move(policy), options);
+  }
+  return policy;
 }
 
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(const PolicyOptions& options) {
   KVIK_TRY(CheckReuseCurve(options));
-  std::string known;
+  const std::string_view base = WithoutOverlays(options.name);
   for (const NamedPolicy& policy : kPolicies) {
-    if (policy.name == options.name) {
-      return policy.make(options);
+    if (policy.name == base) {
+      return AddOverlays(options, policy.make(options));
     }
-    known += (known.empty() ? "" : ", ") + std::string(policy.name);
   }
   return Err(ErrorCode::kInvalidInput, "unknown eviction policy \"%s\": choose one of %s",
-             options.name.c_str(), known.c_str());
+             std::string(base).c_str(), ListOf(kPolicyNames).c_str());
 }
 
 }  // namespace kvik::kv

@@ -40,6 +40,7 @@ struct PolicyStats {
   int64_t tracked = 0;    // blocks known now
   int64_t evictable = 0;  // of which may be chosen now
   int64_t evicted = 0;    // victims since the start
+  int64_t pinned = 0;  // of the evictable: kept for a while, taken only when nothing else is left
 };
 
 // Something that a policy knows of itself, for people to look at.
@@ -79,6 +80,15 @@ class EvictionPolicy {
   [[nodiscard]] virtual PolicyStats stats() const = 0;
   // The same names and parts in every call.
   [[nodiscard]] virtual std::vector<PolicyReading> Readings() const { return {}; }
+  // Whether it makes its own use of RequestFacts::will_continue; else an overlay acts on it.
+  [[nodiscard]] virtual bool WeighsHints() const { return false; }
+  // Whether the policy keeps KV pinned for a request that would use these blocks, of this session
+  // (0: unknown), and only for it: such a request should not wait for others. Blocks as in Hit,
+  // with kNoBlock between them.
+  [[nodiscard]] virtual bool HoldsFor(std::span<const BlockId> /*blocks*/,
+                                      uint64_t /*session*/) const {
+    return false;
+  }
 
   // What was learned of the requests, not of the blocks, as JSON with a version; empty if the
   // policy learns nothing. Holds no contents and no absolute times: another process may start from
@@ -103,7 +113,10 @@ enum class VictimSelection {
 };
 
 struct PolicyOptions {
+  // A policy, then overlays on it, as "lru" and "hazard+continuum".
   std::string name = "hazard";
+  // Also obey what requests say of themselves: RequestFacts::retention and will_continue.
+  bool obey_clients = false;
   int32_t num_blocks = 0;  // ids are [0, num_blocks)
   int32_t block_size_tokens = 16;
   uint64_t seed = 0;  // of policies that draw random numbers
@@ -115,8 +128,9 @@ struct PolicyOptions {
   double slope_ratio = 40;  // r
 };
 
-// Names MakeEvictionPolicy knows, for messages and --help.
+// Names MakeEvictionPolicy knows, for messages and --help: of policies, and of what goes on top.
 std::span<const std::string_view> EvictionPolicyNames();
+std::span<const std::string_view> EvictionOverlayNames();
 
 // Whether a policy weighs what computing a block again costs (PolicyOptions::cost).
 [[nodiscard]] bool PolicyUsesCost(std::string_view name);
@@ -126,5 +140,12 @@ std::span<const std::string_view> EvictionPolicyNames();
 
 // kInvalidInput names the option that is out of range, or lists the known names.
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(const PolicyOptions& options);
+
+// "lru+continuum" -> "lru".
+[[nodiscard]] std::string_view WithoutOverlays(std::string_view name);
+// Puts the overlays that options name, and those of obey_clients, on a policy made elsewhere, whose
+// own name is not looked at. Errors as above.
+Result<std::unique_ptr<EvictionPolicy>> AddOverlays(const PolicyOptions& options,
+                                                    std::unique_ptr<EvictionPolicy> policy);
 
 }  // namespace kvik::kv

@@ -46,6 +46,8 @@ class HazardPolicy final : public EvictionPolicy {
   [[nodiscard]] HitScope hits() const override { return scope_; }
   [[nodiscard]] PolicyStats stats() const override { return blocks_.stats(); }
   [[nodiscard]] std::vector<PolicyReading> Readings() const override;
+  // Learns how true they are, by class.
+  [[nodiscard]] bool WeighsHints() const override { return true; }
   // The hazards and the cache's turnover time, as JSON.
   [[nodiscard]] std::string SaveState() const override;
   Result<void> RestoreState(std::string_view state) override;

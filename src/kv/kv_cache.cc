@@ -39,6 +39,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheOptions& options) {
   PolicyOptions policy_options = options.policy;
   policy_options.num_blocks = options.num_blocks;
   policy_options.block_size_tokens = options.block_size_tokens;
+  policy_options.obey_clients = true;
   KVIK_ASSIGN(auto policy, MakeEvictionPolicy(policy_options));
   KVIK_TRY(policy->RestoreState(options.policy_state));
   return Create(options, std::move(policy));
@@ -85,6 +86,12 @@ AdmissionPlan KvCache::Plan(Sequence& sequence, int32_t need_tokens) const {
   }
   plan.num_new_blocks = BlocksFor(need_tokens) - plan.hits.num_hits;
   return plan;
+}
+
+bool KvCache::IsAwaited(Sequence& sequence) const {
+  return policy_->stats().pinned > 0 &&
+         policy_->HoldsFor(Plan(sequence, sequence.num_tokens()).hits.blocks,
+                           sequence.facts().session);
 }
 
 // A stale entry may name a slot that cannot be pinned; the defect to plant is the wrong content.

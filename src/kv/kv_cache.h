@@ -75,7 +75,7 @@ enum class AdmitOutcome {
 
 class KvCache {
  public:
-  // kInvalidInput names the option.
+  // kInvalidInput names the option. The policy obeys what requests say of themselves.
   static Result<std::unique_ptr<KvCache>> Create(const CacheOptions& options);
   // With a policy made elsewhere, which knows the ids [0, options.num_blocks); options.policy is
   // not looked at.
@@ -90,6 +90,10 @@ class KvCache {
   // always computed. Under a policy of HitScope::kPrefix only the run from position 0 counts.
   // `need_tokens`: how many positions to plan room for, >= num_tokens(). REQUIRES: not admitted.
   [[nodiscard]] AdmissionPlan Plan(Sequence& sequence, int32_t need_tokens) const;
+  // Whether the policy keeps KV pinned for this very sequence (EvictionPolicy::HoldsFor): then it
+  // should be admitted soon. Next to nothing when nothing is pinned, else a lookup. REQUIRES: not
+  // admitted.
+  [[nodiscard]] bool IsAwaited(Sequence& sequence) const;
   // Blocks that a plan takes out of free + cached - reserved: new ones, and hits nobody holds now.
   [[nodiscard]] int32_t BlocksTaken(const AdmissionPlan& plan) const;
   // free + cached - reserved.

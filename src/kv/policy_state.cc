@@ -40,7 +40,7 @@ Result<std::string> ReadPolicyState(std::string_view text, const std::string& po
     return Err(ErrorCode::kInvalidInput, "has a version other than %d", kVersion);
   }
   const Json owner = json.value("policy", Json());
-  if (owner != policy) {
+  if (owner != policy && owner != std::string(WithoutOverlays(policy))) {
     return Err(ErrorCode::kInvalidInput, "was learned by policy %s, not by %s",
                owner.is_string() ? JsonExceptionText(owner.get<std::string>()).c_str() : "?",
                policy.c_str());

@@ -21,8 +21,8 @@ namespace kvik::kv {
 std::string WritePolicyState(const EvictionPolicy& policy, int32_t block_size_tokens);
 
 // What RestoreState of the policy takes, which was tried. kInvalidInput with a clause that wants a
-// subject: the text is none of this format, is another policy's or of another block size, or the
-// policy refuses it.
+// subject: the text is none of this format, is another policy's (not even that of the same one
+// without overlays) or of another block size, or the policy refuses it.
 Result<std::string> ReadPolicyState(std::string_view text, const std::string& policy,
                                     int32_t block_size_tokens);
 

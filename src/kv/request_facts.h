@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+
+#include "kv/retention.h"
 
 namespace kvik::kv {
 
@@ -15,7 +18,9 @@ struct RequestFacts {
   int32_t prompt_tokens = 0;
   int32_t output_tokens = 0;            // so far; final when the request releases its blocks
   bool tool_call = false;               // its answer ends in a call of a tool: known at release
+  uint64_t tool = 0;                    // digest of the tool's name; 0: none, or not known
   std::optional<bool> will_continue{};  // the client's word whether the session goes on
+  std::shared_ptr<const Retention> retention{};  // the client's word on ranges; may be null
 };
 
 // One use of blocks by a request.

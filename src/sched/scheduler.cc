@@ -20,6 +20,7 @@ struct Scheduler::Entry {
     sequence.facts().prompt_tokens = prompt_tokens;
     sequence.facts().session = request.session;
     sequence.facts().will_continue = request.will_continue;
+    sequence.facts().retention = std::move(request.retention);
   }
 
   RequestId id;
@@ -30,7 +31,8 @@ struct Scheduler::Entry {
   bool hits_counted = false;
   CacheHits hits;
   int32_t preemptions = 0;
-  int32_t high_pos = 0;  // positions below had KV before the last preemption
+  int32_t overtaken = 0;  // while it was the first to be admitted
+  int32_t high_pos = 0;   // positions below had KV before the last preemption
 
   [[nodiscard]] int32_t tokens_left() const {
     return prompt_tokens + max_new_tokens - sequence.num_tokens();
@@ -132,6 +134,9 @@ Result<void> Scheduler::Add(SchedRequest request) {
   Entry* added = entry.get();
   KVIK_CHECK(entries_.emplace(id, std::move(entry)).second, "request id used twice");
   waiting_.insert(added);
+  if (cache_.IsAwaited(added->sequence)) {
+    awaited_.insert(added);
+  }
   return {};
 }
 
@@ -145,6 +150,16 @@ StepPlan Scheduler::Schedule() {
   AdmitWaiting(plan, budget_tokens);
   wait_reason_ = plan.wait_reason;
   return plan;
+}
+
+// REQUIRES: somebody waits.
+Scheduler::Entry& Scheduler::NextWaiting() const {
+  Entry& first = **waiting_.begin();
+  if (awaited_.empty() || first.overtaken >= kMaxOvertakes) {
+    return first;
+  }
+  Entry& awaited = **awaited_.begin();
+  return awaited.priority == first.priority ? awaited : first;
 }
 
 // A no-op unless admission reserved less than the whole need.
@@ -162,7 +177,7 @@ void Scheduler::MakeRoomForPriority(StepPlan& plan) {
   if (waiting_.empty() || running_.empty()) {
     return;
   }
-  Entry& head = **waiting_.begin();
+  Entry& head = NextWaiting();
   if (head.priority >= (*running_.rbegin())->priority) {
     return;
   }
@@ -230,7 +245,7 @@ void Scheduler::AddPrefill(StepPlan& plan, int32_t& budget_tokens) {
 
 void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget_tokens) {
   while (!waiting_.empty()) {
-    Entry& entry = **waiting_.begin();
+    Entry& entry = NextWaiting();
     if (static_cast<int32_t>(running_.size()) >= options_.max_num_seqs) {
       plan.wait_reason = WaitReason::kSeqs;
       return;
@@ -251,7 +266,12 @@ void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget_tokens) {
       plan.wait_reason = WaitReason::kCapacity;
       return;
     }
-    waiting_.erase(waiting_.begin());
+    if (Entry& first = **waiting_.begin(); &first != &entry) {
+      ++first.overtaken;
+      ++totals_.overtakes;
+    }
+    waiting_.erase(&entry);
+    awaited_.erase(&entry);
     running_.insert(&entry);
     plan.admitted.push_back(entry.id);
     CountHits(entry);
@@ -366,7 +386,11 @@ void Scheduler::Append(RequestId id, TokenId token) {
   ++entry.sequence.facts().output_tokens;
 }
 
-void Scheduler::NoteToolCall(RequestId id) { At(id).sequence.facts().tool_call = true; }
+void Scheduler::NoteToolCall(RequestId id, uint64_t tool) {
+  kv::RequestFacts& facts = At(id).sequence.facts();
+  facts.tool_call = true;
+  facts.tool = tool;
+}
 
 bool Scheduler::Remove(RequestId id) {
   const auto it = entries_.find(id);
@@ -377,6 +401,7 @@ bool Scheduler::Remove(RequestId id) {
   cache_.Release(entry->sequence);
   running_.erase(entry);
   waiting_.erase(entry);
+  awaited_.erase(entry);
   entries_.erase(it);
   return true;
 }

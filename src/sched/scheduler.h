@@ -11,6 +11,11 @@
 // asking again). Waiting requests are admitted strictly in order; the first that does not fit
 // waits, and so do those behind it.
 //
+// One exception: a request for whose KV the cache's policy keeps blocks pinned (an agent back from
+// its tool, under "continuum") goes before others of its priority, since every moment that it waits
+// the pin takes room from all. It cannot starve them: the first in order is passed over
+// kMaxOvertakes times at most, so it gets one of every kMaxOvertakes + 1 admissions.
+//
 // Preemption takes the least important running request (worst priority, latest arrival), releases
 // its blocks (sealed ones stay cached) and queues it again at its old place. It happens when
 //   - a waiting request of strictly better priority does not fit and would fit without the running
@@ -62,6 +67,7 @@ struct SchedulerOptions {
 };
 
 constexpr int32_t kMinChunkTokens = 16;
+constexpr int32_t kMaxOvertakes = 8;
 
 // kInvalidInput names the option.
 Result<void> ValidateSchedulerOptions(const SchedulerOptions& options);
@@ -77,6 +83,7 @@ struct SchedRequest {
   kv::ExtraKeys extra;
   uint64_t session = 0;  // kv::RequestFacts
   std::optional<bool> will_continue = std::nullopt;
+  std::shared_ptr<const kv::Retention> retention = nullptr;
 };
 
 // The part of one request in a step.
@@ -122,6 +129,7 @@ struct SchedulerStats {
   int64_t prefix_query_tokens = 0;  // prompt tokens looked up, once per request
   int64_t prefix_hit_tokens = 0;
   int64_t recomputed_tokens = 0;  // computed again after preemptions
+  int64_t overtakes = 0;          // admissions out of order, for pinned KV
 };
 
 class Scheduler {
@@ -146,8 +154,9 @@ class Scheduler {
   // A sampled token. REQUIRES: running, all its tokens are computed, and max_new_tokens is not
   // reached: the caller removes a request that has ended.
   void Append(RequestId id, TokenId token);
-  // The answer calls a tool: kv::RequestFacts. REQUIRES: a known id.
-  void NoteToolCall(RequestId id);
+  // The answer calls a tool, with the digest of its name or 0: kv::RequestFacts. REQUIRES: a known
+  // id.
+  void NoteToolCall(RequestId id, uint64_t tool = 0);
   // Removes a request in any state and gives its blocks back; false if unknown.
   bool Remove(RequestId id);
 
@@ -167,6 +176,7 @@ class Scheduler {
 
   Entry& At(RequestId id) const;
   int32_t NeedTokens(const Entry& entry) const;
+  [[nodiscard]] Entry& NextWaiting() const;
   void ReserveForRunning(StepPlan& plan);
   void MakeRoomForPriority(StepPlan& plan);
   bool FitsWithoutWorse(const Entry& head, const kv::AdmissionPlan& admission) const;
@@ -183,6 +193,7 @@ class Scheduler {
   std::unordered_map<RequestId, std::unique_ptr<Entry>> entries_;
   Queue running_;
   Queue waiting_;
+  Queue awaited_;  // of the waiting: those that KV is pinned for
   WaitReason wait_reason_ = WaitReason::kNone;
   SchedulerStats totals_;  // the counters; gauges are filled in by stats()
 };

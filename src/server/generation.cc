@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "server/tool_name.h"
+
 namespace kvik::server {
 namespace {
 
@@ -132,6 +134,10 @@ ApiResult<std::unique_ptr<Generation>> Generation::Start(
       request.forced_tokens = params.forced_tokens;
       request.session = params.session;
       request.will_continue = params.will_continue;
+      request.retention = params.retention;
+      request.tool_of_call = [&tokenizer](std::span<const TokenId> call) {
+        return ToolDigest(tokenizer, call);
+      };
       request.tool_call_markers = builder.tool_call_markers();
       const int32_t max_new_tokens = request.max_new_tokens;
       const auto choice = static_cast<int32_t>(generation->running_.size());

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/openai_request.h"
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -317,6 +319,77 @@ uint64_t ReadSession(Fields& fields, const Json& session) {
   return hash == 0 ? 1 : hash;
 }
 
+// An unknown name in an object that only kvik has is an error.
+void CheckNames(Fields& fields, const Json& object, std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) {
+      continue;
+    }
+    std::string list;
+    for (const std::string_view one : known) {
+      list += (list.empty() ? "" : ", ") + std::string(one);
+    }
+    fields.Fail(name.substr(0, 40), "is not known; known are " + list);
+  }
+}
+
+// A duration in milliseconds; for good without one.
+int64_t ReadDurationUs(Fields& fields, const char* name) {
+  constexpr int64_t kYearMs = int64_t{366} * 24 * 3600 * 1000;
+  const std::optional<int64_t> ms = fields.OptionalInt(name, 1, kYearMs);
+  return ms ? *ms * 1000 : kv::kForGood;
+}
+
+kv::RetentionRange ReadRange(Fields& fields, const Json& object) {
+  constexpr int32_t kInt32Max = std::numeric_limits<int32_t>::max();
+  CheckNames(fields, object, {"start", "end", "priority", "duration_ms"});
+  kv::RetentionRange range;
+  range.start_token = fields.Int32("start", 0, 0, kInt32Max);
+  range.end_token = fields.Int32("end", kInt32Max, 1, kInt32Max);
+  if (range.end_token <= range.start_token) {
+    fields.Fail("end", "must be more than start");
+  }
+  if (fields.Find("priority") == nullptr) {
+    fields.Fail("priority", "is required");
+  }
+  range.priority = fields.Int32("priority", kv::kDefaultPriority, 0, kv::kMaxPriority);
+  range.duration_us = ReadDurationUs(fields, "duration_ms");
+  return range;
+}
+
+std::shared_ptr<const kv::Retention> ReadRetention(Fields& fields, const Json& object) {
+  if (!object.is_object()) {
+    fields.Fail("retention", "must be an object, not " + Quote(object));
+    return nullptr;
+  }
+  const std::string prefix = "kvik.retention.";
+  Fields inner(object, prefix);
+  CheckNames(inner, object, {"ranges", "decode_priority", "decode_duration_ms"});
+  kv::Retention retention;
+  if (const Json* ranges = inner.Find("ranges")) {
+    if (!ranges->is_array() || ranges->size() > kv::kMaxRetentionRanges) {
+      inner.Fail("ranges", "must be a list of at most " + std::to_string(kv::kMaxRetentionRanges) +
+                               " objects");
+    } else {
+      for (size_t i = 0; i < ranges->size(); ++i) {
+        const std::string name = "ranges[" + std::to_string(i) + "]";
+        if (!(*ranges)[i].is_object()) {
+          inner.Fail(name, "must be an object, not " + Quote((*ranges)[i]));
+          break;
+        }
+        Fields range((*ranges)[i], prefix + name + ".");
+        retention.ranges.push_back(ReadRange(range, (*ranges)[i]));
+        inner.Adopt(range);
+      }
+    }
+  }
+  retention.decode_priority =
+      inner.Int32("decode_priority", kv::kDefaultPriority, 0, kv::kMaxPriority);
+  retention.decode_duration_us = ReadDurationUs(inner, "decode_duration_ms");
+  fields.Adopt(inner);
+  return std::make_shared<const kv::Retention>(std::move(retention));
+}
+
 // Unlike elsewhere an unknown name is an error: nobody else has an object of this name.
 void ReadKvik(Fields& fields, GenerationParams& params) {
   const Json* kvik = fields.Find("kvik");
@@ -328,17 +401,15 @@ void ReadKvik(Fields& fields, GenerationParams& params) {
     return;
   }
   Fields inner(*kvik, "kvik.");
-  for (const auto& [name, value] : kvik->items()) {
-    if (name != "session" && name != "will_continue" && name != "forced_token_ids") {
-      inner.Fail(name.substr(0, 40),
-                 "is not known; known are session, will_continue and forced_token_ids");
-    }
-  }
+  CheckNames(inner, *kvik, {"session", "will_continue", "retention", "forced_token_ids"});
   if (const Json* session = inner.Find("session")) {
     params.session = ReadSession(inner, *session);
   }
   if (inner.Find("will_continue") != nullptr) {
     params.will_continue = inner.Bool("will_continue", false);
+  }
+  if (const Json* retention = inner.Find("retention")) {
+    params.retention = ReadRetention(inner, *retention);
   }
   if (const Json* forced = inner.Find("forced_token_ids")) {
     params.forced_tokens = inner.TokenIds("forced_token_ids", *forced);

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "kv/retention.h"
 #include "model/sampling_params.h"
 #include "server/api_error.h"
 #include "text/jinja_value.h"
@@ -40,9 +42,10 @@ struct GenerationParams {
   int32_t priority = 0;
   std::string cache_salt;
   // The "kvik" object: what only kvik understands.
-  uint64_t session = 0;                // of kvik.session; 0 = none
-  std::optional<bool> will_continue;   // kvik.will_continue
-  std::vector<TokenId> forced_tokens;  // kvik.forced_token_ids
+  uint64_t session = 0;                            // of kvik.session; 0 = none
+  std::optional<bool> will_continue;               // kvik.will_continue
+  std::vector<TokenId> forced_tokens;              // kvik.forced_token_ids
+  std::shared_ptr<const kv::Retention> retention;  // kvik.retention; null: none
 };
 
 // What a chat template renders; of chat completions and of /tokenize with messages.

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -32,6 +33,8 @@ struct ToyCacheOptions {
   double max_pause_s = 30;  // between events; log-uniform, a third of them at one time
   bool tool_calls = true;
   bool reuse = true;  // else a request with a resident block does not come
+  // Requests say whether they go on and what is to be retained, and which tool they call.
+  bool outspoken = false;
 };
 
 class ToyCache {
@@ -124,6 +127,10 @@ class ToyCache {
         touched.push_back(it->second);
       }
     }
+    request.facts.prompt_tokens = length * 16 - 8;
+    if (options_.outspoken) {
+      SpeakOut(request.facts);
+    }
     if (!options_.reuse && !used.empty()) {
       return;
     }
@@ -150,6 +157,30 @@ class ToyCache {
       }
     }
     active_.push_back(std::move(request));
+  }
+
+  void SpeakOut(RequestFacts& facts) {
+    if (rng_.Below(3) == 0) {
+      facts.will_continue = rng_.Below(2) == 0;
+    }
+    if (rng_.Below(3) != 0) {
+      return;
+    }
+    Retention retention;
+    for (uint64_t i = rng_.Below(3); i > 0; --i) {
+      const auto start =
+          static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(facts.prompt_tokens)));
+      retention.ranges.push_back({.start_token = start,
+                                  .end_token = start + 1 + static_cast<int32_t>(rng_.Below(100)),
+                                  .priority = static_cast<int32_t>(rng_.Below(101)),
+                                  .duration_us = Duration()});
+    }
+    retention.decode_priority = static_cast<int32_t>(rng_.Below(101));
+    retention.decode_duration_us = Duration();
+    facts.retention = std::make_shared<const Retention>(std::move(retention));
+  }
+  int64_t Duration() {
+    return rng_.Below(2) == 0 ? kForGood : 1 + static_cast<int64_t>(rng_.Below(30'000'000));
   }
 
   void Fill(BlockId id, uint64_t content, int32_t index) {
@@ -192,6 +223,9 @@ class ToyCache {
     Request request = std::move(active_.back());
     active_.pop_back();
     request.facts.tool_call = options_.tool_calls && rng_.Below(3) == 0;
+    if (options_.outspoken && request.facts.tool_call) {
+      request.facts.tool = rng_.Below(4);
+    }
     std::vector<BlockId> released;
     for (auto it = request.table.rbegin(); it != request.table.rend(); ++it) {
       if (--At(*it).users > 0) {
