@@ -364,6 +364,38 @@ TEST_F(EngineTest, AnAnswerWithAMarkerCountsAsAToolCall) {
   EXPECT_FALSE(calls({}, {1, 2, 3, 4, 5, 6, 7, 8}, {{}}));
 }
 
+TEST_F(EngineTest, TheToolIsReadFromTheTokensBehindTheMarker) {
+  Start(64);
+  Rng rng(4);
+  Request request = Greedy(RandomPrompt(rng, 20), 8);
+  request.forced_tokens = {1, 7, 11, 12, 7, 3, 4, 5};
+  request.tool_call_markers =
+      std::make_shared<const std::vector<std::vector<TokenId>>>(1, std::vector<TokenId>{7});
+  std::vector<TokenId> seen;
+  int calls = 0;
+  request.tool_of_call = [&](std::span<const TokenId> call) -> uint64_t {
+    seen.assign(call.begin(), call.end());
+    ++calls;
+    return 99;
+  };
+  RunOne(request);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(seen, (std::vector<TokenId>{11, 12, 7, 3, 4})) << "the last token is no part";
+  request.forced_tokens = {1, 2, 11, 12, 2, 3, 4, 5};
+  RunOne(request);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(EngineTest, RetentionOutOfRangeIsRefused) {
+  Start(64);
+  Rng rng(4);
+  Request request = Greedy(RandomPrompt(rng, 20), 8);
+  kv::Retention retention;
+  retention.ranges.push_back({.priority = 101});
+  request.retention = std::make_shared<const kv::Retention>(retention);
+  EXPECT_THAT(engine_->Validate(request).error().message, HasSubstr("ranges[0].priority"));
+}
+
 TEST_F(EngineTest, MaxNewTokensIsClippedToTheContextAndToThePool) {
   Rng rng(7);
   Start(60, [](EngineOptions& o) { o.max_model_len = 64; });

@@ -28,7 +28,7 @@ void Track(EvictionPolicy& policy, BlockId first, int32_t count) {
 }
 
 // Deepest first.
-Blocks Run(BlockId first, int32_t count) {
+Blocks Deepest(BlockId first, int32_t count) {
   Blocks blocks;
   for (int32_t i = count; i > 0; --i) {
     blocks.push_back(first + i - 1);
@@ -40,12 +40,12 @@ Blocks Run(BlockId first, int32_t count) {
 void Serve(EvictionPolicy& policy, BlockId first, int32_t count, int64_t now_us,
            const RequestFacts& facts) {
   Track(policy, first, count);
-  policy.Release(Run(first, count), {now_us, facts});
+  policy.Release(Deepest(first, count), {now_us, facts});
 }
 
 void Return(EvictionPolicy& policy, BlockId first, int32_t count, int64_t now_us,
             const RequestFacts& facts) {
-  Blocks blocks = Run(first, count);
+  Blocks blocks = Deepest(first, count);
   std::reverse(blocks.begin(), blocks.end());
   policy.Hit(blocks, {now_us, facts});
   policy.Touch(blocks, {now_us, facts});
@@ -87,7 +87,7 @@ TEST(ContinuumPolicy, PinsNoMoreThanItsShare) {
   EXPECT_EQ(policy.stats().pinned, 6);
   Serve(policy, 11, 4, 2, {.request = 3, .tool_call = true});
   EXPECT_EQ(policy.stats().pinned, 10);
-  EXPECT_EQ(policy.SelectVictims(5, 3), Run(6, 5));
+  EXPECT_EQ(policy.SelectVictims(5, 3), Deepest(6, 5));
 }
 
 TEST(ContinuumPolicy, NeitherPinsWhatEndsNorWhatCallsNoTool) {

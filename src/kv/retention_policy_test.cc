@@ -218,8 +218,10 @@ TEST(Retention, WhatIsOutOfRangeIsNamed) {
             std::string::npos);
   EXPECT_NE(fault({.ranges = {{.priority = 101}}}).find("ranges[0].priority"), std::string::npos);
   EXPECT_NE(fault({.ranges = {{.duration_us = 0}}}).find("ranges[0].duration"), std::string::npos);
-  EXPECT_NE(fault({.decode_priority = -1}).find("decode_priority"), std::string::npos);
-  EXPECT_NE(fault({.decode_duration_us = -5}).find("decode_duration"), std::string::npos);
+  EXPECT_NE(fault({.ranges = {}, .decode_priority = -1}).find("decode_priority"),
+            std::string::npos);
+  EXPECT_NE(fault({.ranges = {}, .decode_duration_us = -5}).find("decode_duration"),
+            std::string::npos);
   EXPECT_NE(fault({.ranges = std::vector<RetentionRange>(kMaxRetentionRanges + 1)}).find("ranges"),
             std::string::npos);
 }

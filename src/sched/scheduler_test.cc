@@ -611,5 +611,79 @@ TEST_P(SchedulerUnderEachPolicy, RandomLoadsAlwaysFinishWithSoloOutputs) {
   EXPECT_TRUE(gaps > 5 || !uses_gaps);
 }
 
+// Sessions whose first request called a tool and has ended; what comes back extends it.
+std::vector<std::vector<TokenId>> PinnedSessions(Harness& h, Rng& rng, int count) {
+  std::vector<std::vector<TokenId>> prompts;
+  for (int i = 0; i < count; ++i) {
+    std::vector<TokenId> prompt = RandomPrompt(rng, 2 * kBlock);
+    h.scheduler().NoteToolCall(h.Add(prompt, 4));
+    h.RunToEnd();
+    const std::vector<TokenId> answer = Solo(prompt, 4);
+    prompt.insert(prompt.end(), answer.begin(), answer.end());
+    prompt.push_back(1);
+    prompts.push_back(std::move(prompt));
+  }
+  EXPECT_EQ(h.cache().policy().stats().pinned, 2 * count);
+  return prompts;
+}
+
+TEST(SchedulerPins, ARequestWhoseKvIsPinnedGoesFirstAmongEquals) {
+  Rng rng(3);
+  SchedulerOptions options;
+  options.max_num_seqs = 1;
+  Harness h(128, options, "lru+continuum");
+  const auto pinned = PinnedSessions(h, rng, 1);
+  const RequestId running = h.Add(RandomPrompt(rng, 20), 3);
+  h.Step();
+  const RequestId first = h.Add(RandomPrompt(rng, 20), 3);
+  const RequestId better = h.Add(RandomPrompt(rng, 20), 3, /*priority=*/-1);
+  const RequestId back = h.Add(pinned[0], 3);
+  h.RunToEnd();
+  const auto& order = h.order_of_end();
+  EXPECT_EQ(std::vector<RequestId>(order.begin() + 1, order.end()),
+            (std::vector<RequestId>{better, back, running, first}));
+  EXPECT_EQ(h.scheduler().stats().overtakes, 1);
+  h.ExpectSoloOutputs();
+}
+
+TEST(SchedulerPins, NobodyIsPassedOverMoreOftenThanTheBound) {
+  Rng rng(4);
+  SchedulerOptions options;
+  options.max_num_seqs = 1;
+  Harness h(256, options, "lru+continuum");
+  const auto pinned = PinnedSessions(h, rng, kMaxOvertakes + 5);
+  const RequestId running = h.Add(RandomPrompt(rng, 20), 3);
+  h.Step();
+  const RequestId first = h.Add(RandomPrompt(rng, 20), 3);
+  const RequestId second = h.Add(RandomPrompt(rng, 20), 3);
+  for (const auto& prompt : pinned) {
+    h.Add(prompt, 3);
+  }
+  h.RunToEnd();
+  const auto& order = h.order_of_end();
+  const auto place = [&](RequestId id) {
+    return std::find(order.begin(), order.end(), id) - order.begin();
+  };
+  EXPECT_EQ(place(first) - place(running), kMaxOvertakes + 1);
+  EXPECT_EQ(place(second) - place(first), 5 + 1);
+  h.ExpectSoloOutputs();
+}
+
+TEST(SchedulerPins, WithoutThemTheOrderIsThatOfArrival) {
+  Rng rng(5);
+  SchedulerOptions options;
+  options.max_num_seqs = 1;
+  Harness h(128, options, "lru+continuum");
+  const std::vector<TokenId> prompt = RandomPrompt(rng, 2 * kBlock + 1);
+  h.Add(prompt, 1);  // calls no tool
+  h.RunToEnd();
+  const RequestId first = h.Add(RandomPrompt(rng, 20), 3);
+  const RequestId second = h.Add(prompt, 3);
+  h.RunToEnd();
+  EXPECT_EQ(h.order_of_end()[1], first);
+  EXPECT_EQ(h.order_of_end()[2], second);
+  EXPECT_EQ(h.scheduler().stats().overtakes, 0);
+}
+
 }  // namespace
 }  // namespace kvik::sched

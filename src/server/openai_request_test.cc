@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 namespace kvik::server {
@@ -173,6 +174,47 @@ TEST(OpenAiRequest, ReadsTheKvikObject) {
   EXPECT_EQ(fault(R"({"forced_token_ids":[1,-2]})"), "kvik.forced_token_ids");
   EXPECT_EQ(fault(R"({"forced_token_ids":[1,2,3]})"), "kvik.forced_token_ids");
   EXPECT_EQ(fault(R"({"sesion":"a"})"), "kvik.sesion");
+}
+
+TEST(OpenAiRequest, ReadsRetention) {
+  const auto body = [](const std::string& retention) {
+    return R"({"prompt":"a","kvik":{"retention":)" + retention + "}}";
+  };
+  const auto parsed = ParseCompletionRequest(
+      body(R"({"ranges":[{"start":0,"end":512,"priority":80,"duration_ms":60000},)"
+           R"({"start":512,"priority":10}],"decode_priority":20,"decode_duration_ms":5})"));
+  ASSERT_FALSE(Failed(parsed));
+  const auto retention = std::get<CompletionRequest>(parsed).params.retention;
+  ASSERT_NE(retention, nullptr);
+  ASSERT_EQ(retention->ranges.size(), 2U);
+  EXPECT_EQ(retention->ranges[0].end_token, 512);
+  EXPECT_EQ(retention->ranges[0].priority, 80);
+  EXPECT_EQ(retention->ranges[0].duration_us, 60'000'000);
+  EXPECT_EQ(retention->ranges[1].start_token, 512);
+  EXPECT_EQ(retention->ranges[1].end_token, std::numeric_limits<int32_t>::max());
+  EXPECT_EQ(retention->ranges[1].duration_us, kv::kForGood);
+  EXPECT_EQ(retention->decode_priority, 20);
+  EXPECT_EQ(retention->decode_duration_us, 5000);
+  EXPECT_TRUE(kv::ValidateRetention(*retention).has_value());
+  EXPECT_EQ(std::get<CompletionRequest>(ParseCompletionRequest(body("null"))).params.retention,
+            nullptr);
+
+  const auto fault = [&](const std::string& text) { return CompletionFault(body(text)); };
+  EXPECT_EQ(fault("5"), "kvik.retention");
+  EXPECT_EQ(fault(R"({"range":[]})"), "kvik.retention.range");
+  EXPECT_EQ(fault(R"({"ranges":{}})"), "kvik.retention.ranges");
+  EXPECT_EQ(fault(R"({"ranges":[3]})"), "kvik.retention.ranges[0]");
+  EXPECT_EQ(fault(R"({"ranges":[{"start":0}]})"), "kvik.retention.ranges[0].priority");
+  EXPECT_EQ(fault(R"({"ranges":[{"priority":101}]})"), "kvik.retention.ranges[0].priority");
+  EXPECT_EQ(fault(R"({"ranges":[{"priority":1},{"start":-1,"priority":1}]})"),
+            "kvik.retention.ranges[1].start");
+  EXPECT_EQ(fault(R"({"ranges":[{"start":4,"end":4,"priority":1}]})"),
+            "kvik.retention.ranges[0].end");
+  EXPECT_EQ(fault(R"({"ranges":[{"priority":1,"duration_ms":0}]})"),
+            "kvik.retention.ranges[0].duration_ms");
+  EXPECT_EQ(fault(R"({"ranges":[{"priority":1,"until":0}]})"), "kvik.retention.ranges[0].until");
+  EXPECT_EQ(fault(R"({"decode_priority":-1})"), "kvik.retention.decode_priority");
+  EXPECT_EQ(fault(R"({"decode_duration_ms":1.5})"), "kvik.retention.decode_duration_ms");
 }
 
 TEST(OpenAiRequest, RefusesMessagesThatAreNone) {
