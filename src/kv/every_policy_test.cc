@@ -2,6 +2,7 @@
 // What holds for every eviction policy there is.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -11,7 +12,6 @@
 
 #include "base/rng.h"
 #include "kv/eviction_policy.h"
-#include "kv/testing/each_policy.h"
 #include "kv/testing/toy_cache.h"
 
 namespace kvik::kv {

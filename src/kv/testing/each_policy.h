@@ -10,13 +10,17 @@
 #include <cctype>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kv/eviction_policy.h"
 
 namespace kvik::kv {
 
+// All policies, and overlays on two of them.
 inline auto EachPolicy() {
-  return testing::ValuesIn(EvictionPolicyNames().begin(), EvictionPolicyNames().end());
+  std::vector<std::string_view> names(EvictionPolicyNames().begin(), EvictionPolicyNames().end());
+  names.insert(names.end(), {"lru+continuum", "hazard+continuum"});
+  return testing::ValuesIn(names);
 }
 
 // gtest's names have letters, digits and '_' only.
