@@ -466,16 +466,22 @@ TEST(Scheduler, WaitingRequestsAreAdmittedByPriorityThenArrival) {
   EXPECT_THAT(h.order_of_end(), ElementsAre(2, 4, 3, 1));
 }
 
+// Most of them wait for room, looked up again and again; others are preempted by more important
+// ones and then find what they computed before.
 TEST_P(SchedulerUnderEachPolicy, HitsAreCountedOncePerRequestWhateverTheRetries) {
   Rng rng(13);
   Harness h(30, Overcommit(), policy());
   int64_t prompt_tokens = 0;
   for (int i = 0; i < 20; ++i) {
-    h.Add(RandomPrompt(rng, 20 * kBlock), 40);  // the pool holds one and a half of them
+    const int32_t priority = i % 5 == 4 ? -1 : 0;
+    h.Add(RandomPrompt(rng, 20 * kBlock), 40, priority);  // the pool holds one and a half of them
     prompt_tokens += 20 * kBlock;
+    h.Step();
+    h.Step();
   }
   h.RunToEnd();
   h.ExpectSoloOutputs();
+  EXPECT_GT(h.scheduler().stats().preemptions, 0);
   EXPECT_EQ(h.scheduler().stats().prefix_query_tokens, prompt_tokens);
   EXPECT_EQ(h.scheduler().stats().prefix_hit_tokens, 0);
 }
