@@ -62,10 +62,7 @@ class Soak {
 
  private:
   [[nodiscard]] Result<std::vector<std::string>> Policies() const {
-    std::vector<std::string> names;
-    for (const std::string_view name : kv::EvictionPolicyNames()) {
-      names.emplace_back(name);
-    }
+    std::vector<std::string> names = SoakPolicies();
     kv::PolicyOptions policy = options_.runtime.policy;
     if (policy.name != "all") {
       names = {policy.name};
@@ -179,6 +176,19 @@ class Soak {
 };
 
 }  // namespace
+
+std::vector<std::string> SoakPolicies() {
+  std::vector<std::string> names;
+  for (const std::string_view name : kv::EvictionPolicyNames()) {
+    names.emplace_back(name);
+  }
+  for (const std::string_view overlay : kv::EvictionOverlayNames()) {
+    for (const char* policy : {"lru", "hazard"}) {
+      names.emplace_back(policy).append("+").append(overlay);
+    }
+  }
+  return names;
+}
 
 Result<int> SelftestSoak(const SoakOptions& options) {
   if (options.minutes <= 0 && options.rounds <= 0) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "app/runtime.h"
 #include "base/progress.h"
@@ -20,6 +21,9 @@ struct SoakOptions {
   int32_t requests = 150;  // of a round
   Progress::Mode progress = Progress::Mode::kAuto;
 };
+
+// What "all" stands for: every policy, and each overlay on two of them.
+std::vector<std::string> SoakPolicies();
 
 // Rounds of app/soak_round.h on one model. Prints a table by policy and a last line of counts,
 // among them a digest of all answers, which depends on the seed alone if the rounds were given.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -226,7 +227,13 @@ class SoakRound {
     if (rng_.Below(4) == 0) {
       request.will_continue = rng_.Below(2) == 0;
     }
+    if (rng_.Below(4) == 0) {
+      request.retention = MakeRetention(request.prompt.size());
+    }
     request.tool_call_markers = markers_;
+    request.tool_of_call = [](std::span<const TokenId> call) {
+      return call.empty() ? 0 : 1 + static_cast<uint64_t>(call.front()) % 3;
+    };
     if (rng_.Below(4) == 0) {
       request.forced_tokens = RandomTokens(rng_.Range(1, request.max_new_tokens));
       if (request.forced_tokens.size() > tool_marker_.size()) {
@@ -234,6 +241,24 @@ class SoakRound {
       }
     }
     return request;
+  }
+
+  std::shared_ptr<const kv::Retention> MakeRetention(size_t prompt_tokens) {
+    auto retention = std::make_shared<kv::Retention>();
+    const auto priority = [this] { return static_cast<int32_t>(rng_.Range(0, kv::kMaxPriority)); };
+    const auto duration_us = [this] {
+      return rng_.Below(2) == 0 ? kv::kForGood : rng_.Range(0, 10'000'000);
+    };
+    for (uint64_t i = rng_.Below(3); i > 0; --i) {
+      const auto start = static_cast<int32_t>(rng_.Below(prompt_tokens));
+      retention->ranges.push_back({.start_token = start,
+                                   .end_token = start + static_cast<int32_t>(rng_.Range(1, 100)),
+                                   .priority = priority(),
+                                   .duration_us = duration_us()});
+    }
+    retention->decode_priority = priority();
+    retention->decode_duration_us = duration_us();
+    return retention;
   }
 
   Patience MakePatience(int32_t max_new_tokens) {

@@ -24,7 +24,7 @@ TEST(Soak, ATinyModelHoldsUnderEveryPolicy) {
   options.runtime.threads = 1;
   options.runtime.policy.name = "all";
   options.minutes = 0;
-  options.rounds = static_cast<int32_t>(kv::EvictionPolicyNames().size());
+  options.rounds = static_cast<int32_t>(SoakPolicies().size());
   options.requests = 60;
   options.progress = Progress::Mode::kQuiet;
   ::testing::internal::CaptureStdout();
@@ -33,7 +33,7 @@ TEST(Soak, ATinyModelHoldsUnderEveryPolicy) {
   ASSERT_TRUE(first.has_value()) << first.error().message;
   EXPECT_EQ(*first, 0) << said;
   EXPECT_THAT(said, ::testing::HasSubstr(", 0 differing tokens, 0 differing logprobs"));
-  for (const std::string_view policy : kv::EvictionPolicyNames()) {
+  for (const std::string& policy : SoakPolicies()) {
     std::string row = "\n";
     row.append(policy).append(" ");
     EXPECT_THAT(said, ::testing::HasSubstr(row));

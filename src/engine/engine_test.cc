@@ -467,7 +467,10 @@ TEST_P(EngineUnderEachPolicy, AFailedStepEndsItsRequestsAndLeavesTheOthersAlone)
 
 TEST_P(EngineUnderEachPolicy, RequestsCancelledAtRandomTimesGiveEverythingBack) {
   Rng rng(10);
-  Start(24, [](EngineOptions& o) { o.scheduler.reserve_new_tokens = 8; });
+  Start(24, [](EngineOptions& o) {
+    o.scheduler.reserve_new_tokens = 8;
+    o.scheduler.chunk_max = o.scheduler.chunk_floor = 20;  // so that some end in the middle
+  });
   const auto shared = RandomPrompt(rng, 6 * kBlock);
   std::vector<RequestId> ids;
   for (int i = 0; i < 200; ++i) {

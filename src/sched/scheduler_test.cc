@@ -537,7 +537,9 @@ TEST_P(SchedulerUnderEachPolicy, DifferentSaltsShareNothing) {
 
 TEST_P(SchedulerUnderEachPolicy, RequestsRemovedAtRandomTimesGiveEverythingBack) {
   Rng rng(17);
-  Harness h(24, Overcommit(8), policy());
+  SchedulerOptions options = Overcommit(8);
+  options.chunk_max = options.chunk_floor = 20;  // so that some are removed in the middle
+  Harness h(24, options, policy());
   std::vector<RequestId> ids;
   const auto shared = RandomPrompt(rng, 6 * kBlock);
   for (int i = 0; i < 200; ++i) {
