@@ -258,6 +258,7 @@ void HazardPolicy::Touch(std::span<const BlockId> blocks, const Access& /*access
 
 void HazardPolicy::Release(std::span<const BlockId> blocks, const Access& access) {
   hazard_.AdvanceTime(access.now_us);
+  hazard_.CountRequest();
   for (const BlockId id : blocks) {
     blocks_.Free(id);
   }

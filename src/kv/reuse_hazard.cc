@@ -40,11 +40,15 @@ ReuseHazard::ReuseHazard(std::vector<Node> nodes) : tables_(nodes.size()) {
 }
 
 void ReuseHazard::AdvanceTime(int64_t now_us) {
-  if (now_us_ < 0) {
-    weight_since_us_ = now_us;
+  if (now_us_ >= 0 && now_us > now_us_) {
+    due_by_time_ =
+        std::min(1.0, due_by_time_ + static_cast<double>(now_us - now_us_) * 1e-6 / kFadeS);
+    const double due = std::min(due_by_time_, due_by_requests_);
+    due_by_time_ -= due;
+    due_by_requests_ -= due;
+    weight_ *= std::exp(due);
   }
   now_us_ = std::max(now_us_, now_us);
-  weight_ = std::exp(static_cast<double>(now_us_ - weight_since_us_) * 1e-6 / kFadeS);
   if (weight_ > kMaxWeight) {
     const double scale = 1 / weight_;
     for (Tables& t : tables_) {
@@ -54,8 +58,11 @@ void ReuseHazard::AdvanceTime(int64_t now_us) {
       }
     }
     weight_ = 1;
-    weight_since_us_ = now_us_;
   }
+}
+
+void ReuseHazard::CountRequest() {
+  due_by_requests_ = std::min(1.0, due_by_requests_ + 1 / kFadeRequests);
 }
 
 void ReuseHazard::AddWaiting(int node, double from_age_s, double to_age_s, double weight) {

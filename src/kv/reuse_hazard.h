@@ -33,7 +33,10 @@ class ReuseHazard {
   static constexpr double kPriorReturns = 5;
   static constexpr double kPriorUses = 20;
   static constexpr double kRootPriorUses = 5;
-  static constexpr double kFadeS = 3000;  // what was seen this long ago weighs 1/e
+  // What was seen this long ago weighs 1/e, unless fewer than so many requests have come since:
+  // where they are rare, forgetting by the clock would leave too few to tell classes apart.
+  static constexpr double kFadeS = 3000;
+  static constexpr double kFadeRequests = 1000;
 
   struct Node {
     int parent = kNoParent;     // an earlier node
@@ -53,6 +56,8 @@ class ReuseHazard {
 
   // What is seen from now on weighs more than what was seen. Time never goes back.
   void AdvanceTime(int64_t now_us);
+  // A request let go of its content.
+  void CountRequest();
   // `weight` of content of this class (and so of its ancestors) waited from one age to another.
   void AddWaiting(int node, double from_age_s, double to_age_s, double weight);
   // ... and then was used again.
@@ -104,8 +109,11 @@ class ReuseHazard {
   std::vector<Tables> tables_;
   std::array<double, kNumBins> inverse_width_{};
   int64_t now_us_ = -1;  // < 0: nobody said
-  int64_t weight_since_us_ = 0;
-  double weight_ = 1;  // of what is seen now: older counts fade by its growth
+  double weight_ = 1;    // of what is seen now: older counts fade by its growth
+  // What the clock and the requests allow to be forgotten, as exponents; the lesser happens. An
+  // idle day, or a busy minute, is not saved up for later: both are at most 1.
+  double due_by_time_ = 0;
+  double due_by_requests_ = 0;
 };
 
 }  // namespace kvik::kv

@@ -80,18 +80,33 @@ TEST(ReuseHazard, AClassWithoutEvidenceIsLikeItsParentAndOneWithMuchIsNot) {
   EXPECT_NEAR(hazard.Rate(1, bin), 1.0, 0.1);
 }
 
-TEST(ReuseHazard, OldEvidenceFades) {
+// Of 5000 uses that returned at rate 1 and, after 100,000 s with so many requests in them, 5000
+// that returned at rate 0.1: the rate that is believed in.
+double RateAfter(int requests) {
   ReuseHazard hazard({ReuseHazard::Node{}});
   hazard.AdvanceTime(0);
   Rng rng(4);
   Feed(hazard, 0, rng, 5000, 1.0);
   // Long enough that the weights are scaled down on the way.
   for (int i = 1; i <= 100; ++i) {
+    for (int r = 0; r < requests / 100; ++r) {
+      hazard.CountRequest();
+    }
     hazard.AdvanceTime(i * 1000 * kSecondUs);
   }
   Feed(hazard, 0, rng, 5000, 0.1);
   hazard.Rebuild(0, 10);
-  EXPECT_NEAR(hazard.Rate(0, ReuseHazard::BinOf(1.5)), 0.1, 0.03);
+  return hazard.Rate(0, ReuseHazard::BinOf(1.5));
+}
+
+TEST(ReuseHazard, OldEvidenceFades) { EXPECT_NEAR(RateAfter(100000), 0.1, 0.03); }
+
+TEST(ReuseHazard, EvidenceDoesNotFadeFasterThanRequestsReplaceIt) {
+  // Waiting: 5000 s in all at rate 1, of which little in this bin, and 50,000 s at rate 0.1.
+  const double both = RateAfter(0);
+  EXPECT_GT(both, 0.15);
+  EXPECT_NEAR(RateAfter(100), both, 0.1 * both);
+  EXPECT_LT(RateAfter(3000), 0.15);
 }
 
 TEST(ReuseHazard, BinsCoverAllAges) {
