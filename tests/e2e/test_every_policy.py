@@ -12,7 +12,7 @@ from conftest import INSTRUMENTED, Server, run, tokens, wait_until
 
 BLOCK = 16
 BLOCKS = 120  # too few for what the tests ask at once
-POLICIES = re.search(r"--policy\b[^{]*\{([^}]*)\}", run("serve", "--help").stdout)[1].replace(" ", "").split(",")
+POLICIES = re.search("choose one of (.*)", run("selftest", "soak", "--model", "none", "--policy", "none").stderr)[1].split(", ")
 POLICIES = POLICIES[::4] if INSTRUMENTED else POLICIES
 
 
