@@ -211,10 +211,12 @@ def main():
         path.unlink(missing_ok=True)
     cells = load_cells(path)
     reference = load_reference([p for p in options.reference.split(",") if p])
-    runs, missing = plan(options.traces, options.out, {o for o in options.only.split(",") if o})
+    only = {o for o in options.only.split(",") if o}
+    missing = []
     if not options.report:
+        runs, missing = plan(options.traces, options.out, only)
         run_cells(options.kvik, runs, options.policies.split(","), cells, path)
-    order = {name: i for i, (name, _, _) in enumerate(runs)}
+    order = {name: i for i, name in enumerate([*TRACES, *GENERATORS]) if not only or name in only}
     cells = dict(sorted(((key, cell) for key, cell in cells.items() if key[0] in order),
                         key=lambda item: (order[item[0][0]], item[0][1])))
     rows, markdown = table(cells, reference)

@@ -85,7 +85,9 @@ class Resuming(unittest.TestCase):
             self.assertEqual(run().stdout, first.stdout)
             self.assertEqual(log.read_text().splitlines(), ["hazard,bound"])
             log.write_text("")
-            self.assertEqual(run("--report").stdout, first.stdout)
+            report = run("--report").stdout
+            self.assertEqual(report, first.stdout.replace("".join(
+                line for line in first.stdout.splitlines(keepends=True) if line.startswith("left out")), ""))
             self.assertEqual(log.read_text(), "")
 
 
