@@ -80,8 +80,43 @@ struct KernelSet {
   using F32 = typename V::F32;
   using Bf16x32 = typename V::Bf16x32;
 
-  // Vectors of a micro-tile: accumulators plus operands fill the register file.
-  static constexpr int kVecs = V::kNumRegisters >= 32 ? 4 : 1;
+  // Sums are held in parts of vectors, one a register: lanes do not meet, so this changes no bits.
+  using P = typename V::Part;
+  using Part = typename P::F32;
+  static constexpr int kParts = V::kPartsPerVector;
+  static constexpr int kPartLanes = 16 / kParts;
+  static constexpr size_t kPartBytes = 64 / kParts;  // of bf16 pairs or float32 values
+
+  // A micro-tile of many registers is 4 vectors wide, and its scores need not leave them.
+  static constexpr bool kWide = V::kNumRegisters >= 32;
+  // Otherwise this many parts, with what `rows` rows have of them: 12 sums and 4 operands fill the
+  // registers of AVX2. 8 sums in flight would do to hide the latency of a multiply-add if none ever
+  // came late. Values of four rows do better with 8, since their loops are short and overlap.
+  static constexpr int ScoreWidth(int rows) {
+    if (kWide || kParts == 1) {
+      return kWide ? 4 : 1;
+    }
+    return rows <= 3 ? 4 : rows == 4 ? 3 : 2;
+  }
+  static constexpr int ValueWidth(int rows) {
+    return !kWide && kParts > 1 && rows == 4 ? 2 : ScoreWidth(rows);
+  }
+
+  // fn(Int<n>()) for an n in [1, N] that is known when running.
+  template <int N>
+  struct Int {
+    static constexpr int kValue = N;
+  };
+  template <int N, class Fn>
+  KVIK_SIMD_INLINE void WithInt(int n, const Fn& fn) {
+    if constexpr (N > 1) {
+      if (n < N) {
+        WithInt<N - 1>(n, fn);
+        return;
+      }
+    }
+    fn(Int<N>());
+  }
 
   // 2^x for x <= kMaxAbove and a little more; below -125 it is 2^-125, so there are no subnormals.
   // kFast: to be rounded to bf16; less exact, and down to 0.
@@ -104,15 +139,50 @@ struct KernelSet {
     }
   }
 
-  // acc[r][n] += sum over i < steps of a[r][i] * b[n][i]. Rows of `a` are a_stride bytes apart and
-  // hold scalars; b[n] + i * b_stride is a vector.
+  // acc[r][n] += x[r] * y[n]; x(r) and y(n) fetch the operands. All those of the smaller side stay
+  // in registers, the others come one at a time.
+  template <int R, int N, class X, class Y>
+  KVIK_SIMD_INLINE void Outer(Part (&acc)[R][N], const X& x, const Y& y) {
+    if constexpr (kWide || N <= R) {
+      Part ys[N];
+      KVIK_SIMD_UNROLL(8)
+      for (int n = 0; n < N; ++n) {
+        ys[n] = y(n);
+      }
+      KVIK_SIMD_UNROLL(6)
+      for (int r = 0; r < R; ++r) {
+        const Part xr = x(r);
+        KVIK_SIMD_UNROLL(8)
+        for (int n = 0; n < N; ++n) {
+          acc[r][n] = P::Fma(xr, ys[n], acc[r][n]);
+        }
+      }
+    } else {
+      Part xs[R];
+      KVIK_SIMD_UNROLL(6)
+      for (int r = 0; r < R; ++r) {
+        xs[r] = x(r);
+      }
+      KVIK_SIMD_UNROLL(8)
+      for (int n = 0; n < N; ++n) {
+        const Part yn = y(n);
+        KVIK_SIMD_UNROLL(6)
+        for (int r = 0; r < R; ++r) {
+          acc[r][n] = P::Fma(xs[r], yn, acc[r][n]);
+        }
+      }
+    }
+  }
+
+  // acc[r][n] += a[r][i] * b[n][i]: one step of the summed axis. Rows of `a` are a_stride bytes
+  // apart and hold scalars; b[n] + i * b_stride is a part of a vector.
   template <Operands kOp, int R, int N>
-  KVIK_SIMD_INLINE void MultiplyAdd(F32 (&acc)[R][N], const std::byte* a, size_t a_stride,
+  KVIK_SIMD_INLINE void MultiplyAdd(Part (&acc)[R][N], const std::byte* a, size_t a_stride,
                                     const std::byte* const (&b)[N], size_t b_stride, int i) {
     const size_t at = static_cast<size_t>(i) * b_stride;
     if constexpr (kOp == Operands::kBf16Dot) {
       Bf16x32 y[N];
-      KVIK_SIMD_UNROLL(4)
+      KVIK_SIMD_UNROLL(8)
       for (int n = 0; n < N; ++n) {
         y[n] = V::LoadPairs(reinterpret_cast<const Bf16*>(b[n] + at));
       }
@@ -128,74 +198,68 @@ struct KernelSet {
         }
       }
     } else if constexpr (kOp == Operands::kF32) {
-      F32 y[N];
-      KVIK_SIMD_UNROLL(4)
-      for (int n = 0; n < N; ++n) {
-        y[n] = V::Load(reinterpret_cast<const float*>(b[n] + at));
-      }
-      KVIK_SIMD_UNROLL(6)
-      for (int r = 0; r < R; ++r) {
-        const F32 x =
-            V::Set1(reinterpret_cast<const float*>(a + static_cast<size_t>(r) * a_stride)[i]);
-        KVIK_SIMD_UNROLL(4)
-        for (int n = 0; n < N; ++n) {
-          acc[r][n] = V::Fma(x, y[n], acc[r][n]);
-        }
-      }
+      Outer(
+          acc,
+          [&](int r) {
+            return P::Set1(
+                reinterpret_cast<const float*>(a + static_cast<size_t>(r) * a_stride)[i]);
+          },
+          [&](int n) { return P::Load(reinterpret_cast<const float*>(b[n] + at)); });
     } else {
       KVIK_SIMD_UNROLL(2)
       for (int half = 0; half < 2; ++half) {
-        F32 y[N];
-        KVIK_SIMD_UNROLL(4)
-        for (int n = 0; n < N; ++n) {
-          const Bf16x32 pairs = V::LoadPairs(reinterpret_cast<const Bf16*>(b[n] + at));
-          y[n] = half == 0 ? V::WidenEven(pairs) : V::WidenOdd(pairs);
+        if constexpr (kParts > 1 && N > R) {
+          P::template Hold<R * N>(&acc[0][0]);
         }
-        KVIK_SIMD_UNROLL(6)
-        for (int r = 0; r < R; ++r) {
-          const F32 x = V::Set1(
-              reinterpret_cast<const float*>(a + static_cast<size_t>(r) * a_stride)[2 * i + half]);
-          KVIK_SIMD_UNROLL(4)
-          for (int n = 0; n < N; ++n) {
-            acc[r][n] = V::Fma(x, y[n], acc[r][n]);
-          }
-        }
+        Outer(
+            acc,
+            [&](int r) {
+              return P::Set1(reinterpret_cast<const float*>(a + static_cast<size_t>(r) *
+                                                                    a_stride)[2 * i + half]);
+            },
+            [&](int n) {
+              const auto pairs = P::LoadPairs(reinterpret_cast<const Bf16*>(b[n] + at));
+              // The mask of the odd half takes a register. Where there are others with 8 sums;
+              // loops of fewer share a function with loops of 12, which would lose it.
+              if constexpr (kParts == 1 || R * N == 8) {
+                return half == 0 ? P::WidenEven(pairs) : P::WidenOdd(pairs);
+              } else {
+                return half == 0 ? P::WidenEven(pairs) : P::WidenOddInPlace(pairs);
+              }
+            });
       }
     }
   }
 
-  template <int R, int N>
-  KVIK_SIMD_INLINE void SetZero(F32 (&acc)[R][N]) {
-    KVIK_SIMD_UNROLL(6)
-    for (int r = 0; r < R; ++r) {
-      KVIK_SIMD_UNROLL(4)
-      for (int n = 0; n < N; ++n) {
-        acc[r][n] = V::Zero();
-      }
-    }
-  }
+  // Lines of 64 bytes that a pass over N parts prefetches a step: as many as it reads, or one more.
+  // Those it reads itself where a part is a vector; else the passes count them, and the last ones
+  // may find none left.
+  static constexpr int Lines(int parts) { return (parts + kParts - 1) / kParts; }
 
-  // Scores of R rows against key groups [g, g + N).
+  // Scores of R rows against parts [p, p + N) of a key tile. Fetches lines [line, line + Lines(N))
+  // of every row of the next tile.
   template <Operands kOp, int R, int N, bool kPrefetch>
-  KVIK_SIMD_INLINE void Scores(const TileState& s, const KeyTile& t, int row, int g,
-                               F32 (&acc)[R][N]) {
+  KVIK_SIMD_INLINE void Scores(const TileState& s, const KeyTile& t, int row, int p, int line,
+                               Part (&acc)[R][N]) {
     const int steps = s.head_dim / ValuesPerStep(kOp);
     const size_t q_stride = RowBytesPerStep(kOp) * static_cast<size_t>(steps);
     const std::byte* q = s.q + static_cast<size_t>(row) * q_stride;
     const std::byte* k[N];
-    const std::byte* next[N];
     KVIK_SIMD_UNROLL(4)
     for (int n = 0; n < N; ++n) {
-      k[n] = t.k[g + n];
-      next[n] = t.next_k[g + n];
+      k[n] = t.k[(p + n) / kParts] + static_cast<size_t>((p + n) % kParts) * kPartBytes;
     }
-    if constexpr (kVecs == 1) {
-      // Keeps the compiler from holding these in registers from group to group: the sums need them.
+    const std::byte* next[Lines(N)];
+    for (int n = 0; n < Lines(N); ++n) {
+      next[n] = t.next_k[kParts == 1 ? line + n : Min(line + n, kGroups - 1)];
+    }
+    if constexpr (!kWide) {
+      // Keeps the compiler from holding these in registers from pass to pass: the sums need them.
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
     KVIK_SIMD_UNROLL(6)
     for (int r = 0; r < R; ++r) {
-      const F32 start = V::Set1(s.start[row + r]);
+      const Part start = P::Set1(s.start[row + r]);
       KVIK_SIMD_UNROLL(4)
       for (int n = 0; n < N; ++n) {
         acc[r][n] = start;
@@ -203,8 +267,7 @@ struct KernelSet {
     }
     for (int i = 0; i < steps; ++i) {
       if constexpr (kPrefetch) {
-        KVIK_SIMD_UNROLL(4)
-        for (int n = 0; n < N; ++n) {
+        for (int n = 0; n < Lines(N); ++n) {
           V::Prefetch(next[n] + static_cast<size_t>(i) * t.k_stride);
         }
       }
@@ -213,12 +276,12 @@ struct KernelSet {
   }
 
   template <int R, int N>
-  KVIK_SIMD_INLINE void StoreScores(const F32 (&acc)[R][N], int g, float (*scores)[kTileTokens]) {
+  KVIK_SIMD_INLINE void StoreScores(const Part (&acc)[R][N], int p, float (*scores)[kTileTokens]) {
     KVIK_SIMD_UNROLL(6)
     for (int r = 0; r < R; ++r) {
       KVIK_SIMD_UNROLL(4)
       for (int n = 0; n < N; ++n) {
-        V::Store(&scores[r][(g + n) * 16], acc[r][n]);
+        P::Store(&scores[r][(p + n) * kPartLanes], acc[r][n]);
       }
     }
   }
@@ -241,54 +304,64 @@ struct KernelSet {
     }
   }
 
-  // Values of columns [16c, 16c + 16N): value += weights * v over the first `keys` keys.
+  // Values of parts [p, p + N) of a row's columns: value += weights * v over the first `keys` keys.
+  // Fetches lines [line, line + Lines(N)) of the next tile's rows.
   // `correction` (one vector a row) scales what is there; null: 1; `fresh`: there is nothing.
   template <Operands kOp, int R, int N, bool kPrefetch>
-  KVIK_SIMD_INLINE void Values(const TileState& s, const KeyTile& t, int row, int c, int keys,
-                               const std::byte* weights, const float (*correction)[16],
+  KVIK_SIMD_INLINE void Values(const TileState& s, const KeyTile& t, int row, int p, int line,
+                               int keys, const std::byte* weights, const float (*correction)[16],
                                bool fresh) {
     constexpr size_t kWeightStride = WeightStride(kOp);
     const auto head_dim = static_cast<size_t>(s.head_dim);
     const size_t v_stride = 4 * head_dim;
-    float* value = s.value + static_cast<size_t>(row) * head_dim + static_cast<size_t>(c) * 16;
-    F32 acc[R][N];
+    float* value = s.value + static_cast<size_t>(row) * head_dim + p * kPartLanes;
+    Part acc[R][N];
     if (fresh) {
-      SetZero(acc);
+      KVIK_SIMD_UNROLL(6)
+      for (int r = 0; r < R; ++r) {
+        KVIK_SIMD_UNROLL(4)
+        for (int n = 0; n < N; ++n) {
+          acc[r][n] = P::Zero();
+        }
+      }
     } else {
       KVIK_SIMD_UNROLL(6)
       for (int r = 0; r < R; ++r) {
         KVIK_SIMD_UNROLL(4)
         for (int n = 0; n < N; ++n) {
-          acc[r][n] = V::Load(value + static_cast<size_t>(r) * head_dim + 16 * n);
+          acc[r][n] = P::Load(value + static_cast<size_t>(r) * head_dim + kPartLanes * n);
         }
       }
       if (correction != nullptr) {
         KVIK_SIMD_UNROLL(6)
         for (int r = 0; r < R; ++r) {
-          const F32 factor = V::Load(correction[r]);
+          const Part factor = P::Load(correction[r]);  // all lanes are equal
           KVIK_SIMD_UNROLL(4)
           for (int n = 0; n < N; ++n) {
-            acc[r][n] = V::Mul(acc[r][n], factor);
+            acc[r][n] = P::Mul(acc[r][n], factor);
           }
         }
       }
     }
-    const size_t column = static_cast<size_t>(c) * 64;
+    const size_t column = static_cast<size_t>(p) * kPartBytes;
+    size_t next[Lines(N)];
+    for (int n = 0; n < Lines(N); ++n) {
+      next[n] =
+          64 * static_cast<size_t>(kParts == 1 ? line + n : Min(line + n, s.head_dim / 16 - 1));
+    }
     for (int g = 0; g * 16 < keys; ++g) {
       const std::byte* v[N];
       KVIK_SIMD_UNROLL(4)
       for (int n = 0; n < N; ++n) {
-        v[n] = t.v[g] + column + 64 * static_cast<size_t>(n);
+        v[n] = t.v[g] + column + kPartBytes * static_cast<size_t>(n);
       }
       const std::byte* w = weights + static_cast<size_t>(g) * kWeightStride / kGroups;
       const int rest = keys - g * 16;  // whole steps only; an odd key follows below
       const int steps = rest >= 16 ? StepsOf16(kOp) : rest / ValuesPerStep(kOp);
       for (int i = 0; i < steps; ++i) {
         if constexpr (kPrefetch) {
-          KVIK_SIMD_UNROLL(4)
-          for (int n = 0; n < N; ++n) {
-            V::Prefetch(t.next_v[g] + column + 64 * static_cast<size_t>(n) +
-                        static_cast<size_t>(i) * v_stride);
+          for (int n = 0; n < Lines(N); ++n) {
+            V::Prefetch(t.next_v[g] + next[n] + static_cast<size_t>(i) * v_stride);
           }
         }
         MultiplyAdd<kOp>(acc, w, kWeightStride, v, v_stride, i);
@@ -296,14 +369,14 @@ struct KernelSet {
       if constexpr (kOp != Operands::kF32) {
         if (rest < 16 && rest % 2 != 0) {
           // The other half of this pair was never written, maybe: read it as 0.
-          alignas(64) Bf16 clean[N][32];
+          alignas(64) uint32_t clean[N][kPartLanes];
           const std::byte* last[N];
-          KVIK_SIMD_UNROLL(4)
           for (int n = 0; n < N; ++n) {
-            const F32 even = V::WidenEven(V::LoadPairs(
-                reinterpret_cast<const Bf16*>(v[n] + static_cast<size_t>(steps) * v_stride)));
-            V::StorePairs(clean[n], V::Pairs(even, V::Zero()));
             last[n] = reinterpret_cast<const std::byte*>(clean[n]);
+            __builtin_memcpy(clean[n], v[n] + static_cast<size_t>(steps) * v_stride, kPartBytes);
+            for (uint32_t& pair : clean[n]) {
+              pair &= 0xFFFFU;
+            }
           }
           MultiplyAdd<kOp>(acc, w + RowBytesPerStep(kOp) * static_cast<size_t>(steps),
                            kWeightStride, last, 0, 0);
@@ -314,7 +387,7 @@ struct KernelSet {
     for (int r = 0; r < R; ++r) {
       KVIK_SIMD_UNROLL(4)
       for (int n = 0; n < N; ++n) {
-        V::Store(value + static_cast<size_t>(r) * head_dim + 16 * n, acc[r][n]);
+        P::Store(value + static_cast<size_t>(r) * head_dim + kPartLanes * n, acc[r][n]);
       }
     }
   }
@@ -403,10 +476,10 @@ struct KernelSet {
     bool corrected = false;
     bool done = false;  // the weights are there
 
-    if constexpr (kVecs == 4) {
+    if constexpr (kWide) {
       if (keys > 32) {
         F32 acc[R][4];
-        Scores<kOp, R, 4, kPrefetch>(s, t, row, 0, acc);
+        Scores<kOp, R, 4, kPrefetch>(s, t, row, 0, 0, acc);
         // The common case stays in registers: nothing masked, no reference moves.
         bool memory = masked || fresh;
         KVIK_SIMD_UNROLL(6)
@@ -432,14 +505,22 @@ struct KernelSet {
         }
       } else {
         F32 acc[R][2];
-        Scores<kOp, R, 2, kPrefetch>(s, t, row, 0, acc);
+        Scores<kOp, R, 2, kPrefetch>(s, t, row, 0, 0, acc);
         StoreScores(acc, 0, scores);
       }
     } else {
-      for (int g = 0; g * 16 < keys; ++g) {
-        F32 acc[R][1];
-        Scores<kOp, R, 1, kPrefetch>(s, t, row, g, acc);
-        StoreScores(acc, g, scores);
+      constexpr int kWidth = ScoreWidth(R);
+      const int parts = (keys + 15) / 16 * kParts;
+      for (int p = 0, line = 0, passes = (parts + kWidth - 1) / kWidth; passes > 0; --passes) {
+        const int n = (parts - p + passes - 1) / passes;
+        WithInt<kWidth>(n, [&](auto width) {
+          constexpr int kN = decltype(width)::kValue;
+          Part acc[R][kN];
+          Scores<kOp, R, kN, kPrefetch>(s, t, row, p, line, acc);
+          StoreScores(acc, p, scores);
+        });
+        p += n;
+        line += Lines(n);
       }
     }
     if (!done) {
@@ -448,30 +529,16 @@ struct KernelSet {
     }
 
     const float(*factors)[16] = corrected ? correction : nullptr;
-    const int columns = s.head_dim / 16;
-    if constexpr (kVecs == 4) {
-      int c = 0;
-      for (int chunks = (columns + 3) / 4; chunks > 0; --chunks) {
-        const int n = (columns - c + chunks - 1) / chunks;
-        switch (n) {
-          case 4:
-            Values<kOp, R, 4, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
-            break;
-          case 3:
-            Values<kOp, R, 3, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
-            break;
-          case 2:
-            Values<kOp, R, 2, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
-            break;
-          default:
-            Values<kOp, R, 1, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
-        }
-        c += n;
-      }
-    } else {
-      for (int c = 0; c < columns; ++c) {
-        Values<kOp, R, 1, kPrefetch>(s, t, row, c, keys, weights, factors, fresh);
-      }
+    constexpr int kWidth = ValueWidth(R);
+    const int parts = s.head_dim / kPartLanes;
+    for (int p = 0, line = 0, passes = (parts + kWidth - 1) / kWidth; passes > 0; --passes) {
+      const int n = (parts - p + passes - 1) / passes;
+      WithInt<kWidth>(n, [&](auto width) {
+        Values<kOp, R, decltype(width)::kValue, kPrefetch>(s, t, row, p, line, keys, weights,
+                                                           factors, fresh);
+      });
+      p += n;
+      line += Lines(n);
     }
   }
 

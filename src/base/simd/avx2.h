@@ -14,12 +14,58 @@
 namespace kvik::simd {
 namespace {  // see simd.h: everything instantiated with this ISA must stay in its object file
 
+// One of the two registers of a vector.
+struct Avx2Part {
+  using F32 = __m256;
+
+  KVIK_SIMD_INLINE F32 Zero() { return _mm256_setzero_ps(); }
+  KVIK_SIMD_INLINE F32 Set1(float x) { return _mm256_set1_ps(x); }
+  KVIK_SIMD_INLINE F32 Load(const float* p) { return _mm256_loadu_ps(p); }
+  KVIK_SIMD_INLINE void Store(float* p, F32 v) { _mm256_storeu_ps(p, v); }
+  KVIK_SIMD_INLINE F32 Mul(F32 a, F32 b) { return _mm256_mul_ps(a, b); }
+  // Loops over parts need all 16 registers. GCC likes to write a sum to another one than it was
+  // read from, and to fetch operands early, until it runs out of them: here it has no choice.
+  KVIK_SIMD_INLINE F32 Fma(F32 a, F32 b, F32 c) {
+    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+  }
+  // v[0 .. kCount) are all in registers at this point, so that it pays to leave them there.
+  template <int kCount>
+  KVIK_SIMD_INLINE void Hold(F32* v) {
+    if constexpr (kCount == 12) {
+      __asm__ volatile(""
+                       : "+x"(v[0]), "+x"(v[1]), "+x"(v[2]), "+x"(v[3]), "+x"(v[4]), "+x"(v[5]),
+                         "+x"(v[6]), "+x"(v[7]), "+x"(v[8]), "+x"(v[9]), "+x"(v[10]), "+x"(v[11]));
+    }
+  }
+  KVIK_SIMD_INLINE __m256i LoadPairs(const Bf16* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  KVIK_SIMD_INLINE F32 WidenEven(__m256i x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+  }
+  KVIK_SIMD_INLINE F32 WidenOdd(__m256i x) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(x, _mm256_set1_epi32(static_cast<int32_t>(0xFFFF0000U))));
+  }
+  // The same with no register but that of x.
+  KVIK_SIMD_INLINE F32 WidenOddInPlace(__m256i x) {
+    __asm__ volatile("vpand %1, %0, %0" : "+x"(x) : "m"(kOddMask));
+    return _mm256_castsi256_ps(x);
+  }
+  alignas(32) static constexpr uint32_t kOddMask[8] = {0xFFFF0000U, 0xFFFF0000U, 0xFFFF0000U,
+                                                       0xFFFF0000U, 0xFFFF0000U, 0xFFFF0000U,
+                                                       0xFFFF0000U, 0xFFFF0000U};
+};
+
 struct Avx2Isa {
   static constexpr Isa kIsa = Isa::kAvx2;
   static constexpr const char* kName = "avx2";
   static constexpr bool kHasBf16 = false;
   static constexpr int kNumRegisters = 8;
   static constexpr bool kFastLookup = false;
+  using Part = Avx2Part;
+  static constexpr int kPartsPerVector = 2;
 
   struct F32 {
     __m256 lo, hi;

@@ -20,6 +20,8 @@ struct Avx512Isa {
   static constexpr bool kHasBf16 = false;
   static constexpr int kNumRegisters = 32;
   static constexpr bool kFastLookup = true;
+  using Part = Avx512Isa;
+  static constexpr int kPartsPerVector = 1;
 
   using F32 = __m512;
   using I32 = __m512i;

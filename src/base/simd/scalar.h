@@ -22,6 +22,8 @@ struct ScalarIsa {
   static constexpr bool kHasBf16 = true;
   static constexpr int kNumRegisters = 8;
   static constexpr bool kFastLookup = false;
+  using Part = ScalarIsa;
+  static constexpr int kPartsPerVector = 1;
 
   struct F32 {
     float lane[16];

@@ -26,6 +26,11 @@
 //              even element of a pair in the low half of its 32 bits
 //   constants  kIsa; kName; kHasBf16 (DotBf16 exists); kNumRegisters (F32 values the register
 //              file holds: tile sizes follow from it); kFastLookup (Lookup is one instruction)
+//   parts      Part: the lanes of a vector that one register holds, kPartsPerVector (1: all of
+//              them) to a vector, for loops that count registers. It has F32 and, of what follows,
+//              Zero Set1 Load Store Mul Fma LoadPairs WidenEven WidenOdd. With two to a vector
+//              also Hold<n>(v), which keeps the n values of an array in registers, and
+//              WidenOddInPlace, which needs no further register
 //   float      Zero() Set1(x) Load(p) Store(p, v) LoadN(p, n) StoreN(p, v, n): no alignment needed;
 //              the N forms touch the first n (0..16) lanes only and load 0 elsewhere
 //              Add Sub Mul Div Sqrt, Fma(a,b,c) = a*b+c, Fnma(a,b,c) = c-a*b, Neg, Abs
