@@ -31,6 +31,6 @@ check() {
   done
 }
 check exact exact --model "$model" --configurations 4 --quiet
-check soak soak --model "$model" --policy asym --rounds 1 --requests 60 --seed 3 --quiet
+check soak soak --model "$model" --policy asym --rounds 1 --requests 150 --seed 3 --quiet
 [[ $failed -eq 0 ]] && echo "defects: each of three was noticed"
 exit $failed
