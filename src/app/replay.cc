@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -97,6 +98,7 @@ struct Bench {
   std::vector<double> p99_gaps_s;  // of each trace; empty if no policy asks for them
   kv::PolicyOptions policy;        // what all policies share
   bool queue = false;
+  double hint_accuracy = -1;
   std::string policy_state;        // that the policy starts from; empty: nothing
   std::string* learned = nullptr;  // what it knows at the end goes here
   Progress::Mode progress = Progress::Mode::kAuto;
@@ -122,6 +124,7 @@ Result<ReplayCell> RunCell(const Bench& bench, const workload::PolicyVariant& va
     options.policy = OptionsOf(variant, shared, bench.p99_gaps_s.empty() ? 0 : bench.p99_gaps_s[i]);
     options.cache_blocks = blocks;
     options.queue = bench.queue;
+    options.hint_accuracy = bench.hint_accuracy;
     options.policy_state = bench.policy_state;
     if (bench.learned != nullptr) {
       options.at_end = [&](const kv::EvictionPolicy& knowing) {
@@ -317,7 +320,11 @@ Result<int> RunReplay(const ReplayCommand& command) {
     KVIK_ASSIGN(reference, workload::Reference::Parse(TextOf(file), command.reference_path));
   }
   KVIK_ASSIGN(bench.traces, Traces(command));
+  if (command.tier.bytes_per_s > 0) {
+    bench.policy.tier = std::make_shared<kv::FixedTierCost>(command.tier);
+  }
   bench.queue = command.queue;
+  bench.hint_accuracy = command.hint_accuracy;
   bench.progress = command.progress;
   const bool wants_p99 = !sweeps.empty() || std::any_of(variants.begin(), variants.end(),
                                                         [](const workload::PolicyVariant& v) {

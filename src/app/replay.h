@@ -28,11 +28,14 @@ struct ReplayCommand {
   std::vector<int32_t> cache_blocks;
   std::string cost = "h20-8b";
   kv::PolicyOptions policy;  // knobs that all policies share
+  // Of a slower memory below the cache; without a bandwidth there is none.
+  kv::FixedTierCost::Numbers tier{.bytes_per_s = 0, .bytes_per_token = 131072};
   // Files as kvik serve --policy-state has them; empty: none. Of one policy, and only the one cell
   // and trace can be saved.
   std::string policy_state_path;    // that the policy starts from
   std::string save_state_path;      // that gets what it knows at the end
   std::string reference_path;       // CSV to compare with
+  double hint_accuracy = -1;        // >= 0: requests say whether their session goes on
   bool queue = false;               // requests wait for each other; see workload::ReplayOptions
   std::vector<std::string> sweeps;  // see workload/sweep.h; in place of one set of knobs
   // No trace: what the cache's own work costs; load.requests and load.seed are its own.

@@ -45,6 +45,7 @@ void AddReplay(CLI::App& root, Action& action) {
   command
       ->add_option("--policies", options->policies,
                    "of " + Join(kv::EvictionPolicyNames(), workload::OfflinePolicyNames()) +
+                       "; lru+continuum: with an overlay, of " + Join(kv::EvictionOverlayNames()) +
                        "; asym@scan, asym@batch: another --select for one; asym@p99: its lifespan "
                        "from the whole trace (offline)")
       ->delimiter(',')
@@ -94,6 +95,31 @@ void AddReplay(CLI::App& root, Action& action) {
       ->type_name("FILE");
   command->add_option("--reference", options->reference_path,
                       "CSV with trace, cache_blocks, policy, miss_cost_pct to compare with");
+  command
+      ->add_option("--tier-bandwidth", options->tier.bytes_per_s,
+                   "bytes a second from a slower memory, where everything is that was cached once: "
+                   "policies and miss cost weigh fetching against computing")
+      ->check(CLI::Range(1.0, 1e15));
+  command->add_option("--tier-queue-us", options->tier.queue_us, "before a fetch begins")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  command
+      ->add_option("--tier-compression", options->tier.compression,
+                   "bytes of the cache for each that is sent")
+      ->check(CLI::Range(1e-3, 1e3))
+      ->capture_default_str();
+  command
+      ->add_option("--tier-bytes-per-token", options->tier.bytes_per_token,
+                   "of the cache (default: Llama-3.1-8B in 16 bits)")
+      ->check(CLI::Range(1.0, 1e9))
+      ->capture_default_str();
+  command->add_option("--tier-decode-us", options->tier.decode_us, "a token, after the transfer")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
+      ->add_option("--hints", options->hint_accuracy,
+                   "requests say whether their session goes on, and are right this often")
+      ->check(CLI::Range(0.0, 1.0));
   command->add_flag("--queue", options->queue,
                     "requests wait for each other's prefill; adds the time to the first token");
   command->add_flag("--stats", options->stats,

@@ -130,13 +130,19 @@ void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options) {
       "what computing a token costs here, for --tpot-slo-ms and policies that weigh it: auto "
       "measures once (half a minute at most) and keeps the result; default takes typical costs",
       [&options](app::CostSource source) { options.cost_source = source; });
-  std::vector<std::string> policies;
-  for (const std::string_view name : kv::EvictionPolicyNames()) {
-    policies.emplace_back(name);
-  }
   kv::PolicyOptions& policy = options.policy;
-  command.add_option("--policy", policy.name, "which cached block is evicted first")
-      ->check(CLI::IsMember(policies))
+  std::string policies;
+  for (const std::string_view name : kv::EvictionPolicyNames()) {
+    policies += (policies.empty() ? "" : ", ") + std::string(name);
+  }
+  for (const std::string_view name : kv::EvictionOverlayNames()) {
+    policies += "; with +" + std::string(name) + " on top of any";
+  }
+  command.add_option("--policy", policy.name, "which cached block is evicted first: " + policies)
+      ->check([](const std::string& name) {
+        const auto made = kv::MakeEvictionPolicy({.name = name, .num_blocks = 1});
+        return made.has_value() ? std::string() : made.error().message;
+      })
       ->capture_default_str();
   command
       .add_option_function<std::string>(

@@ -8,16 +8,22 @@ namespace kvik::kv {
 AsymPolicy::AsymPolicy(const PolicyOptions& options, const AsymRule& rule)
     : ReuseValuePolicy(options, rule.all_uses), rule_(rule) {}
 
+double AsymPolicy::LnWeight(const Block& block) const {
+  return rule_.weighs_cost ? std::log(CostUs(block)) + block.ln_return_factor : 0;
+}
+
+void AsymPolicy::Reweigh(BlockId id) {
+  LeastValueIndex::Item item = index().item(id);
+  item.ln_weight = LnWeight(block(id));
+  mutable_index().Erase(id);
+  mutable_index().Insert(id, item);
+}
+
 void AsymPolicy::AddEvictable(std::span<const BlockId> blocks) {
   for (const BlockId id : blocks) {
     const Block& b = block(id);
-    double ln_weight = 0;
-    if (rule_.weighs_cost) {
-      ln_weight = std::log(options().cost.RecomputeUs(b.first_pos, options().block_size_tokens)) +
-                  b.ln_return_factor;
-    }
     mutable_index().Insert(id, {.cls = static_cast<int32_t>(b.release.cls),
-                                .ln_weight = ln_weight,
+                                .ln_weight = LnWeight(b),
                                 .uses = b.uses,
                                 .order = next_order_++});
   }

@@ -40,6 +40,8 @@ class AsymPolicy final : public ReuseValuePolicy {
   void AddEvictable(std::span<const BlockId> blocks) override;
   void RemoveEvictable(BlockId block) override;
   std::vector<BlockId> PopVictims(size_t count, int64_t now_us) override;
+  void Reweigh(BlockId block) override;
+  [[nodiscard]] double LnWeight(const Block& block) const;
 
   AsymRule rule_;
   uint64_t next_order_ = 0;

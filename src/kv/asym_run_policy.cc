@@ -74,21 +74,20 @@ void AsymRunPolicy::AddRuns(std::span<const BlockId> contiguous) {
 }
 
 LeastValueIndex::Item AsymRunPolicy::ItemOf(const Run& run) const {
-  const CostModel& cost = options().cost;
   double recompute_us = 0;
   double weighted1 = 0;
   double weighted2 = 0;
   for (const BlockId id : run.blocks) {
     const Block& b = block(id);
-    const double block_us = cost.RecomputeUs(b.first_pos, options().block_size_tokens);
+    const double block_us = CostUs(b);
     recompute_us += block_us;
     weighted1 += block_us * std::exp(b.uses.ln_sum1);
     weighted2 += block_us * std::exp(b.uses.ln_sum2);
   }
   const int neighbours = (At(run.blocks.front()).before != kNothing ? 1 : 0) +
                          (At(run.blocks.back()).after != kNothing ? 1 : 0);
-  const double total_us =
-      std::max(recompute_us + cost.segment_us * (neighbours - 1), recompute_us * kLeastShareOfCost);
+  const double total_us = std::max(recompute_us + options().cost.segment_us * (neighbours - 1),
+                                   recompute_us * kLeastShareOfCost);
   const Block& any = block(run.blocks.front());
   return {.cls = static_cast<int32_t>(any.release.cls),
           .ln_weight =

@@ -45,6 +45,7 @@ class AsymRunPolicy final : public ReuseValuePolicy {
   void RemoveEvictable(BlockId block) override;
   std::vector<BlockId> PopVictims(size_t count, int64_t now_us) override;
   void OnGone(BlockId block) override;
+  void Reweigh(BlockId block) override { WeighLater(At(block).run); }
 
   void Link(std::span<const BlockId> contiguous, bool is_deepest);
   void AddRuns(std::span<const BlockId> contiguous);

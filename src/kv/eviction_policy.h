@@ -19,6 +19,7 @@
 #include "base/types.h"
 #include "kv/cost_model.h"
 #include "kv/request_facts.h"
+#include "kv/tier_cost.h"
 
 namespace kvik::kv {
 
@@ -121,6 +122,8 @@ struct PolicyOptions {
   int32_t block_size_tokens = 16;
   uint64_t seed = 0;  // of policies that draw random numbers
   CostModel cost = CostModel::Default();
+  // Where evicted blocks go, for policies that weigh cost; null: nowhere.
+  std::shared_ptr<const TierCost> tier{};
   VictimSelection selection = VictimSelection::kAuto;
   // Of the reuse curve min(exp(-alpha x), p exp(-r alpha (x - L))), alpha = -ln p / L.
   double lifespan_s = 0;    // L; 0: learned while running

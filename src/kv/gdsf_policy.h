@@ -13,21 +13,21 @@ namespace kvik::kv {
 class GdsfPolicy final : public ScorePolicy {
  public:
   explicit GdsfPolicy(const PolicyOptions& options)
-      : ScorePolicy(options), value_(static_cast<size_t>(options.num_blocks)) {}
+      : ScorePolicy(options), age_at_release_(static_cast<size_t>(options.num_blocks)) {}
   [[nodiscard]] std::string_view name() const override { return "gdsf"; }
 
  private:
-  double Score(const Block& /*block*/, BlockId id, int64_t /*now_us*/) override {
-    return value_[static_cast<size_t>(id)];
+  double Score(const Block& block, BlockId id, int64_t /*now_us*/) override {
+    return age_at_release_[static_cast<size_t>(id)] +
+           static_cast<double>(block.uses) * block.recompute_us;
   }
   void OnRelease(BlockId id, const Access& /*access*/) override {
-    value_[static_cast<size_t>(id)] =
-        age_ + static_cast<double>(block(id).uses) * block(id).recompute_us;
+    age_at_release_[static_cast<size_t>(id)] = age_;
   }
   void OnEvict(BlockId /*id*/, double score) override { age_ = std::max(age_, score); }
 
-  std::vector<double> value_;  // [num_blocks] as of the last release
-  double age_ = 0;             // value of the best block evicted so far
+  std::vector<double> age_at_release_;  // [num_blocks]
+  double age_ = 0;                      // value of the best block evicted so far
 };
 
 }  // namespace kvik::kv

@@ -36,6 +36,7 @@ HazardPolicy::HazardPolicy(const PolicyOptions& options, HitScope scope)
       block_size_tokens_(options.block_size_tokens),
       chunk_blocks_(std::max(1, kChunkTokens / options.block_size_tokens)),
       cost_(options.cost),
+      tier_(options.tier),
       blocks_(options.num_blocks),
       history_(static_cast<size_t>(options.num_blocks), MaxContents(options.num_blocks)),
       contents_(history_.capacity()),
@@ -170,15 +171,17 @@ void HazardPolicy::Missed(std::span<const uint64_t> missed, const Access& access
   size_t next_miss = 0;
   while (next_hit < hits.size() || next_miss < missed.size()) {
     Use use{.position = static_cast<int32_t>(uses_.size())};
-    const double cost_us = CostUs(int64_t{use.position} * block_size_tokens_);
     if (next_miss == missed.size() ||
         (next_hit < hits.size() && hits[next_hit].position <= use.position)) {
       use.slot = hits[next_hit++].slot;
     } else {
       use.slot = history_.Find(missed[next_miss]);
       use.miss = static_cast<int32_t>(next_miss++);
-      policy_us += cost_us;
     }
+    const int64_t first_pos = int64_t{use.position} * block_size_tokens_;
+    const double cost_us = use.slot == kNone ? CostUs(first_pos)  // new, so nowhere below
+                                             : CostUs(first_pos, history_.digest(use.slot));
+    policy_us += use.miss != kNone ? cost_us : 0;
     lru_hits = lru_hits && use.slot != kNone && history_.InShadow(use.slot);
     lru_us += lru_hits ? 0 : cost_us;
     if (use.miss != kNone && use.slot != kNone) {
@@ -372,7 +375,12 @@ double HazardPolicy::HorizonS() const {
 // Else the shallowest: all blocks of a run are equally likely to be wanted, and it costs least.
 double HazardPolicy::NextCostUs(const Run& run, bool from_deep_end) const {
   const int64_t index = from_deep_end ? run.end - 1 : run.first;
-  return CostUs(run.first_pos + index * block_size_tokens_);
+  const int64_t first_pos = run.first_pos + index * block_size_tokens_;
+  if (tier_ == nullptr) {
+    return CostUs(first_pos);
+  }
+  const BlockId id = run.blocks[static_cast<size_t>(index)];
+  return CostUs(first_pos, history_.digest(blocks_[static_cast<size_t>(id)].slot));
 }
 
 double HazardPolicy::Gain(Run& run, int64_t now_us) {

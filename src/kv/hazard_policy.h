@@ -124,6 +124,10 @@ class HazardPolicy final : public EvictionPolicy {
   [[nodiscard]] double CostUs(int64_t first_pos) const {
     return cost_.RecomputeUs(first_pos, block_size_tokens_);
   }
+  // Asked for at every selection, so an estimate of the tier below is always that of now.
+  [[nodiscard]] double CostUs(int64_t first_pos, uint64_t content) const {
+    return ReturnCostUs(cost_, tier_.get(), content, first_pos, block_size_tokens_);
+  }
   [[nodiscard]] double HorizonS() const;
 
   // Contents.
@@ -157,6 +161,7 @@ class HazardPolicy final : public EvictionPolicy {
   int32_t block_size_tokens_;
   int32_t chunk_blocks_;
   CostModel cost_;
+  std::shared_ptr<const TierCost> tier_;  // null: what is gone is computed
 
   BlockBook<Block> blocks_;
   ContentHistory history_;

@@ -27,6 +27,7 @@ ReuseValuePolicy::ReuseValuePolicy(const PolicyOptions& options, bool all_uses)
       statistics_(options.lifespan_s, options.num_blocks),
       index_(options.num_blocks, options.selection, FirstCurves(options, statistics_)),
       blocks_(options.num_blocks),
+      tier_watch_(options.tier.get(), options.block_size_tokens),
       now_us_(std::numeric_limits<int64_t>::min()) {}
 
 int64_t ReuseValuePolicy::Now(int64_t now_us) {
@@ -136,6 +137,20 @@ void ReuseValuePolicy::Tick(int64_t now_us) {
     FollowLifespans();
   }
   index_.Tick(now_us_);
+  FollowTier();
+}
+
+void ReuseValuePolicy::FollowTier() {
+  constexpr int kVisitedPerTick = 256;
+  if (tier_watch_.Moved()) {
+    to_reweigh_ = blocks_.size();
+  }
+  for (int i = 0; i < kVisitedPerTick && to_reweigh_ > 0; ++i) {
+    const auto id = static_cast<BlockId>(--to_reweigh_);
+    if (blocks_[id].use == BlockUse::kEvictable) {
+      Reweigh(id);
+    }
+  }
 }
 
 std::vector<PolicyReading> ReuseValuePolicy::Readings() const {

@@ -56,6 +56,8 @@ class ReuseValuePolicy : public EvictionPolicy {
   virtual void AddEvictable(std::span<const BlockId> blocks) = 0;
   // The block is held again, or leaves the cache. Called before its state changes.
   virtual void RemoveEvictable(BlockId block) = 0;
+  // The block is evictable and getting it back costs something else than when it became so.
+  virtual void Reweigh(BlockId /*block*/) {}
   // Chooses and removes; the base forgets them afterwards.
   virtual std::vector<BlockId> PopVictims(size_t count, int64_t now_us) = 0;
   // The block leaves the cache, evictable or not, and not through PopVictims.
@@ -64,18 +66,26 @@ class ReuseValuePolicy : public EvictionPolicy {
   [[nodiscard]] const Block& block(BlockId id) const { return blocks_[id]; }
   [[nodiscard]] const PolicyOptions& options() const { return options_; }
   LeastValueIndex& mutable_index() { return index_; }
+  // Of getting a block back, as it is now.
+  [[nodiscard]] double CostUs(const Block& block) const {
+    return ReturnCostUs(options_.cost, options_.tier.get(), block.content, block.first_pos,
+                        options_.block_size_tokens);
+  }
 
  private:
   int64_t Now(int64_t now_us);
   void Use(Block& block, int64_t now_us);
   void FollowLifespans();
+  void FollowTier();
 
   PolicyOptions options_;
   bool all_uses_;
   ReuseStatistics statistics_;
   LeastValueIndex index_;
   BlockBook<Block> blocks_;
-  int64_t now_us_;  // the latest time heard of
+  TierWatch tier_watch_;
+  size_t to_reweigh_ = 0;  // blocks below this id
+  int64_t now_us_;         // the latest time heard of
 };
 
 }  // namespace kvik::kv

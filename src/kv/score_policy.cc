@@ -11,7 +11,8 @@ namespace kvik::kv {
 ScorePolicy::ScorePolicy(const PolicyOptions& options)
     : options_(options),
       blocks_(options.num_blocks),
-      slot_(static_cast<size_t>(options.num_blocks)) {}
+      slot_(static_cast<size_t>(options.num_blocks)),
+      tier_watch_(options.tier.get(), options.block_size_tokens) {}
 
 void ScorePolicy::Track(const TrackedBlock& tracked) {
   blocks_.Track(tracked.block, {.first_pos = tracked.first_pos,
@@ -41,9 +42,24 @@ void ScorePolicy::Release(std::span<const BlockId> blocks, const Access& access)
     Block& block = blocks_.Free(id);
     block.release_order = next_order_++;
     block.release_us = access.now_us;
+    block.recompute_us = CostUs(block);
     slot_[static_cast<size_t>(id)] = static_cast<int32_t>(evictable_.size());
     evictable_.push_back(id);
     OnRelease(id, access);
+  }
+}
+
+void ScorePolicy::Tick(int64_t /*now_us*/) {
+  constexpr int kVisitedPerTick = 1024;
+  if (tier_watch_.Moved()) {
+    to_reweigh_ = blocks_.size();
+  }
+  for (int i = 0; i < kVisitedPerTick && to_reweigh_ > 0; ++i) {
+    const auto id = static_cast<BlockId>(--to_reweigh_);
+    if (blocks_[id].use != BlockUse::kUnknown) {
+      Block& block = blocks_.At(id);
+      block.recompute_us = CostUs(block);
+    }
   }
 }
 

@@ -22,6 +22,7 @@ class ScorePolicy : public EvictionPolicy {
   void Release(std::span<const BlockId> blocks, const Access& access) final;
   void Forget(BlockId block) final;
   [[nodiscard]] std::vector<BlockId> SelectVictims(size_t count, int64_t now_us) final;
+  void Tick(int64_t now_us) override;
   [[nodiscard]] PolicyStats stats() const final { return blocks_.stats(); }
 
  protected:
@@ -31,8 +32,8 @@ class ScorePolicy : public EvictionPolicy {
     uint64_t content = 0;
     uint64_t release_order = 0;  // of the last release: smaller went first
     int64_t release_us = 0;
-    int64_t uses = 0;  // hits, and 1 for the request that computed it
-    double recompute_us = 0;
+    int64_t uses = 0;         // hits, and 1 for the request that computed it
+    double recompute_us = 0;  // or to be fetched from below; frozen at the last release
   };
 
   explicit ScorePolicy(const PolicyOptions& options);
@@ -51,12 +52,18 @@ class ScorePolicy : public EvictionPolicy {
 
  private:
   void RemoveEvictable(BlockId id);
+  [[nodiscard]] double CostUs(const Block& block) const {
+    return ReturnCostUs(options_.cost, options_.tier.get(), block.content, block.first_pos,
+                        options_.block_size_tokens);
+  }
 
   PolicyOptions options_;
   BlockBook<Block> blocks_;
   std::vector<BlockId> evictable_;  // in no order
   std::vector<int32_t> slot_;       // [num_blocks] index into evictable_
   uint64_t next_order_ = 0;
+  TierWatch tier_watch_;
+  size_t to_reweigh_ = 0;  // blocks below this id
 };
 
 }  // namespace kvik::kv

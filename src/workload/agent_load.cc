@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/fnv.h"
 #include "base/json_parse.h"
 #include "base/rng.h"
 #include "workload/distributions.h"
@@ -145,6 +146,7 @@ class SessionWriter {
       }
       Answer(pause_s, call);
       session_.calls.back().calls_tool = true;
+      session_.calls.back().tool = Fnv1a(material_.tools[which].name);
       Say("user", result);
       const ToolTime& time = kToolTimes[which % std::size(kToolTimes)];
       pause_s = DrawLogNormal(rng_, time.mean_s, time.sigma);

@@ -45,6 +45,7 @@ struct PlannedCall {
   int32_t max_tokens = 1;  // about the length of `output` when that is a text
   PlannedOutput output;
   bool calls_tool = false;  // the planned answer ends in a call of a tool
+  uint64_t tool = 0;        // digest of its name
 };
 
 struct PlannedSession {

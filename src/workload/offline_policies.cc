@@ -72,16 +72,16 @@ std::span<const std::string_view> OfflinePolicyNames() { return kNames; }
 
 Result<std::unique_ptr<kv::EvictionPolicy>> MakeReplayPolicy(const PolicyOptions& options,
                                                              Future& future) {
-  if (options.name == "belady") {
-    return std::unique_ptr<kv::EvictionPolicy>(std::make_unique<BeladyPolicy>(options, future));
+  const std::string_view base = kv::WithoutOverlays(options.name);
+  if (base == "belady") {
+    return kv::AddOverlays(options, std::make_unique<BeladyPolicy>(options, future));
   }
-  if (options.name == "belady-compute") {
-    return std::unique_ptr<kv::EvictionPolicy>(
-        std::make_unique<BeladyComputePolicy>(options, future));
+  if (base == "belady-compute") {
+    return kv::AddOverlays(options, std::make_unique<BeladyComputePolicy>(options, future));
   }
   auto policy = kv::MakeEvictionPolicy(options);
   const auto online = kv::EvictionPolicyNames();
-  if (!policy && std::find(online.begin(), online.end(), options.name) == online.end()) {
+  if (!policy && std::find(online.begin(), online.end(), base) == online.end()) {
     std::string names;
     for (const std::string_view name : kNames) {
       names += ", " + std::string(name);

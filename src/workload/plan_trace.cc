@@ -121,6 +121,7 @@ Trace TraceOf(const LoadPlan& plan, std::span<const double> starts_s, int32_t bl
       request.session = static_cast<int64_t>(s);
       request.turn = static_cast<int32_t>(c) + 1;
       request.tool_call = call.calls_tool;
+      request.tool = call.tool;
       trace.requests.push_back(std::move(request));
     }
   }

@@ -5,12 +5,16 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <list>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/rng.h"
 #include "kv/kv_cache.h"
 #include "workload/future.h"
 #include "workload/load_report.h"
@@ -30,6 +34,7 @@ struct Totals {
   double missed_us = 0;
   std::vector<double> segments;
   std::vector<double> ttft_ms;
+  std::vector<double> job_s;
   int64_t clock_us = 0;
 };
 
@@ -64,7 +69,21 @@ class Driver {
  public:
   Driver(const Trace& trace, const ReplayOptions& options, kv::KvCache& cache, Future& future,
          const Clock& clock)
-      : trace_(trace), options_(options), cache_(cache), future_(future), clock_(clock) {}
+      : trace_(trace),
+        options_(options),
+        cache_(cache),
+        future_(future),
+        clock_(clock),
+        goes_on_(trace.requests.size(), false) {
+    std::unordered_map<int64_t, size_t> last;
+    for (size_t i = 0; i < trace.requests.size() && options.hint_accuracy >= 0; ++i) {
+      const auto [it, first] = last.try_emplace(trace.requests[i].session, i);
+      if (!first && trace.requests[i].session >= 0) {
+        goes_on_[it->second] = true;
+      }
+      it->second = i;
+    }
+  }
 
   void Run() {
     const size_t first_measured = FirstMeasured(trace_, options_);
@@ -76,20 +95,34 @@ class Driver {
   void RunQueue() {
     const size_t first_measured = FirstMeasured(trace_, options_);
     using Arrival = std::pair<int64_t, size_t>;  // time, request: those of one time in order
-    std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> waiting;
-    const std::vector<size_t> next = NextTurns(waiting);
+    std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> coming;
+    const std::vector<size_t> next = NextTurns(coming);
+    std::list<Waiting> waiting;  // in order of arrival
+    std::unordered_map<int64_t, Job> jobs;
     int64_t free_us = 0;
-    for (size_t served = 0; !waiting.empty(); ++served) {
-      const auto [arrival_us, index] = waiting.top();
-      waiting.pop();
-      const bool measured = served >= first_measured;
-      const int64_t start_us = std::max(arrival_us, free_us);
-      free_us = start_us + Serve(index, start_us, measured);
-      if (measured) {
-        totals_.ttft_ms.push_back(static_cast<double>(free_us - arrival_us) * 1e-3);
+    for (size_t served = 0; !coming.empty() || !waiting.empty(); ++served) {
+      const int64_t start_us = waiting.empty() ? std::max(coming.top().first, free_us) : free_us;
+      for (; !coming.empty() && coming.top().first <= start_us; coming.pop()) {
+        const auto [arrival_us, index] = coming.top();
+        waiting.push_back({arrival_us, index, IsAwaited(index, start_us)});
       }
-      if (next[index] != kNone) {
-        waiting.emplace(free_us + trace_.requests[next[index]].gap_us, next[index]);
+      const Waiting request = TakeNext(waiting);
+      const bool measured = served >= first_measured;
+      free_us = start_us + Serve(request.index, start_us, measured);
+      if (measured) {
+        totals_.ttft_ms.push_back(static_cast<double>(free_us - request.arrival_us) * 1e-3);
+      }
+      Job& job = jobs.try_emplace(trace_.requests[request.index].session,
+                                  Job{request.arrival_us, measured})
+                     .first->second;
+      job.end_us = free_us;
+      if (next[request.index] != kNone) {
+        coming.emplace(free_us + trace_.requests[next[request.index]].gap_us, next[request.index]);
+      }
+    }
+    for (const auto& [session, job] : jobs) {
+      if (session >= 0 && job.measured) {
+        totals_.job_s.push_back(static_cast<double>(job.end_us - job.begin_us) * 1e-6);
       }
     }
   }
@@ -97,6 +130,53 @@ class Driver {
   [[nodiscard]] const Totals& totals() const { return totals_; }
 
  private:
+  struct Waiting {
+    int64_t arrival_us = 0;
+    size_t index = 0;
+    bool awaited = false;
+    int32_t overtaken = 0;
+  };
+  struct Job {
+    int64_t begin_us = 0;
+    bool measured = false;  // the first request was
+    int64_t end_us = 0;
+  };
+
+  // Without anything pinned the cache hears of nothing.
+  bool IsAwaited(size_t index, int64_t now_us) {
+    if (cache_.policy().stats().pinned == 0) {
+      return false;
+    }
+    cache_.AdvanceTime(now_us);
+    kv::Sequence sequence = MakeSequence(index);
+    return cache_.IsAwaited(sequence);
+  }
+
+  static Waiting TakeNext(std::list<Waiting>& waiting) {
+    constexpr int32_t kMaxOvertakes = 8;
+    auto next = waiting.begin();
+    if (next->overtaken < kMaxOvertakes) {
+      const auto awaited =
+          std::find_if(waiting.begin(), waiting.end(), [](const Waiting& w) { return w.awaited; });
+      if (awaited != waiting.end() && awaited != next) {
+        ++next->overtaken;
+        next = awaited;
+      }
+    }
+    const Waiting taken = *next;
+    waiting.erase(next);
+    return taken;
+  }
+
+  // What the client would say of its session.
+  [[nodiscard]] std::optional<bool> HintOf(size_t index) const {
+    if (options_.hint_accuracy < 0) {
+      return std::nullopt;
+    }
+    const bool truth = goes_on_[index];
+    return Rng(options_.policy.seed, index).Uniform() < options_.hint_accuracy ? truth : !truth;
+  }
+
   kv::Sequence MakeSequence(size_t index) const {
     const TraceRequest& request = trace_.requests[index];
     std::vector<kv::ContentKey> keys;
@@ -112,6 +192,7 @@ class Driver {
     facts.session = static_cast<uint64_t>(request.session + 1);
     facts.turn = request.turn;
     facts.prompt_tokens = request.input_tokens;
+    facts.will_continue = HintOf(index);
     return sequence;
   }
 
@@ -155,15 +236,21 @@ class Driver {
       cache_.Allocate(sequence, runs);
       cache_.Commit(sequence, runs);
       if (options_.queue) {
-        cache_.AdvanceTime(now_us + service_us);
+        cache_.AdvanceTime(now_us + service_us - std::llround(TierSavesUs(request, hits)));
       }
       sequence.facts().output_tokens = request.output_tokens;
       sequence.facts().tool_call = request.tool_call;
+      sequence.facts().tool = request.tool;
       cache_.Release(sequence);
     }
     const int64_t end_us = clock_.NowMicros();
+    const double fetched_us = TierSavesUs(request, hits);
+    service_us -= std::llround(fetched_us);
+    if (fits && options_.policy.tier != nullptr) {
+      seen_.insert(request.blocks.begin(), request.blocks.end());
+    }
     if (measured) {
-      Count(request, hits, end_us - start_us);
+      Count(request, hits, fetched_us, end_us - start_us);
     }
     if (options_.observe) {
       options_.observe(RequestOutcome{index, measured, hits});
@@ -179,8 +266,34 @@ class Driver {
     return std::llround(options_.policy.cost.StepUs(features));
   }
 
+  // Of computing what is not cached: what was cached once is in the tier below, if there is one.
+  [[nodiscard]] double TierSavesUs(const TraceRequest& request,
+                                   const std::vector<kv::ResidentRun>& hits) const {
+    const kv::PolicyOptions& policy = options_.policy;
+    const int32_t size = trace_.block_size_tokens;
+    if (policy.tier == nullptr) {
+      return 0;
+    }
+    double saved_us = 0;
+    auto run = hits.begin();
+    // The block of the last token is always computed.
+    for (int32_t i = 0; i < (request.input_tokens - 1) / size; ++i) {
+      while (run != hits.end() && run->first_block + run->num_blocks <= i) {
+        ++run;
+      }
+      const uint64_t block = request.blocks[static_cast<size_t>(i)];
+      if ((run == hits.end() || i < run->first_block) && seen_.contains(block)) {
+        const int64_t first_pos = int64_t{i} * size;
+        saved_us += policy.cost.RecomputeUs(first_pos, size) -
+                    kv::ReturnCostUs(policy.cost, policy.tier.get(), KeyOf(block).Digest(),
+                                     first_pos, size);
+      }
+    }
+    return saved_us;
+  }
+
   void Count(const TraceRequest& request, const std::vector<kv::ResidentRun>& hits,
-             int64_t clock_us) {
+             double fetched_us, int64_t clock_us) {
     const kv::CostModel& cost = options_.policy.cost;
     const int32_t size = trace_.block_size_tokens;
     double missed_us = cost.RecomputeUs(0, request.input_tokens);
@@ -191,7 +304,7 @@ class Driver {
       missed_us -=
           cost.RecomputeUs(int64_t{run.first_block} * size, int64_t{run.num_blocks} * size);
     }
-    totals_.missed_us += missed_us;
+    totals_.missed_us += missed_us - fetched_us;
     totals_.requests += 1;
     totals_.blocks += static_cast<int64_t>(request.blocks.size());
     totals_.hit_blocks += hit_blocks;
@@ -208,6 +321,8 @@ class Driver {
   kv::KvCache& cache_;
   Future& future_;
   const Clock& clock_;
+  std::vector<bool> goes_on_;          // [requests] another of its session comes later
+  std::unordered_set<uint64_t> seen_;  // blocks that were cached, where there is a tier below
   Totals totals_;
 };
 
@@ -229,10 +344,13 @@ ReplayCell MeanOf(std::span<const ReplayCell> cells) {
   for (double Distribution::*const field :
        {&Distribution::mean, &Distribution::p50, &Distribution::p90, &Distribution::p99}) {
     double sum = 0;
+    double job_sum = 0;
     for (const ReplayCell& cell : cells) {
       sum += cell.ttft_ms.*field;
+      job_sum += cell.job_s.*field;
     }
     mean.ttft_ms.*field = sum / static_cast<double>(cells.size());
+    mean.job_s.*field = job_sum / static_cast<double>(cells.size());
   }
   mean.requests = 0;
   mean.evictions = 0;
@@ -259,7 +377,8 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   }
   const auto offline = OfflinePolicyNames();
   if (options.queue && IsClosedLoop(trace) &&
-      std::find(offline.begin(), offline.end(), options.policy.name) != offline.end()) {
+      std::find(offline.begin(), offline.end(), kv::WithoutOverlays(options.policy.name)) !=
+          offline.end()) {
     return Err(ErrorCode::kUnsupported,
                "policy \"%s\" must know the order of requests, which the queue decides where turns "
                "wait for answers: leave it out, or the queue",
@@ -271,6 +390,7 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   kv::PolicyOptions policy_options = options.policy;
   policy_options.num_blocks = cache_options.num_blocks;
   policy_options.block_size_tokens = cache_options.block_size_tokens;
+  policy_options.obey_clients = options.hint_accuracy >= 0;
   Future future(trace);
   KVIK_ASSIGN(auto policy, MakeReplayPolicy(policy_options, future));
   KVIK_TRY(policy->RestoreState(options.policy_state));
@@ -305,6 +425,9 @@ Result<ReplayCell> Replay(const Trace& trace, const ReplayOptions& options, cons
   cell.evictions = cache->stats().evictions;
   cell.has_ttft = options.queue;
   cell.ttft_ms = Describe(totals.ttft_ms);
+  cell.has_job = options.queue && std::any_of(trace.requests.begin(), trace.requests.end(),
+                                              [](const TraceRequest& r) { return r.tool_call; });
+  cell.job_s = Describe(totals.job_s);
   return named(std::move(cell));
 }
 

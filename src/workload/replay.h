@@ -29,14 +29,19 @@ struct RequestOutcome {
 };
 
 struct ReplayOptions {
-  kv::PolicyOptions policy;  // also an offline one; num_blocks and block size are set by Replay
+  // Also an offline one; num_blocks and block size are set by Replay. With a tier everything that
+  // was cached once can be fetched, and costs that where it is less.
+  kv::PolicyOptions policy;
   int32_t cache_blocks = 0;  // for full blocks; one more holds the tail, which is never cached
   std::string policy_state;  // what the policy starts from; empty: it knows nothing
   double warmup_share = 0.1;
   // Requests wait for each other: one server takes them in order of arrival and needs for each what
   // the cost model says of its prefill (answers cost nothing); blocks are pinned so long. Turns
-  // with a gap arrive that long after the answer before.
+  // with a gap arrive that long after the answer before. As in the scheduler, a request that the
+  // policy keeps KV pinned for goes before others, each of whom it may pass over a few times.
   bool queue = false;
+  // >= 0: requests say whether their session goes on, and are right with this chance.
+  double hint_accuracy = -1;
   // Called after every request; may be empty.
   std::function<void(const RequestOutcome&)> observe;
   // Called with the policy at the end; may be empty.
@@ -61,6 +66,8 @@ struct ReplayCell {
   int64_t evictions = 0;
   bool has_ttft = false;    // of a queue:
   Distribution ttft_ms;     // from arrival to the end of prefill
+  bool has_job = false;     // of a queue, where requests call tools:
+  Distribution job_s;       // of a session, from its first arrival to the end of its last prefill
   int32_t repeats = 1;      // traces of which this is the mean
   bool offline = false;     // the policy knew the trace beforehand; set by who set it up
   bool only_bound = false;  // of "bound": only miss_cost_pct means something

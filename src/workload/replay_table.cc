@@ -35,6 +35,11 @@ std::string FormatCells(std::span<const ReplayCell> cells, const Reference* refe
   if (ttft) {
     text += Format(" %11s %9s %9s %9s", "TTFT s mean", "P50", "P90", "P99");
   }
+  const bool job =
+      std::any_of(cells.begin(), cells.end(), [](const ReplayCell& cell) { return cell.has_job; });
+  if (job) {
+    text += Format(" %10s %9s", "job s mean", "P90");
+  }
   text += reference != nullptr ? "  reference  difference\n" : "\n";
   int compared = 0;
   int within = 0;
@@ -49,6 +54,11 @@ std::string FormatCells(std::span<const ReplayCell> cells, const Reference* refe
                      cell.ttft_ms.p90 * 1e-3, cell.ttft_ms.p99 * 1e-3);
     } else if (ttft) {
       text += std::string(42, ' ');
+    }
+    if (cell.has_job) {
+      text += Format(" %10.2f %9.2f", cell.job_s.mean, cell.job_s.p90);
+    } else if (job) {
+      text += std::string(21, ' ');
     }
     if (reference != nullptr) {
       const auto theirs = TheirsOf(*reference, cell);
@@ -109,6 +119,12 @@ std::string CellJson(const ReplayCell& cell) {
                        {"p50", Rounded(cell.ttft_ms.p50, 1e3)},
                        {"p90", Rounded(cell.ttft_ms.p90, 1e3)},
                        {"p99", Rounded(cell.ttft_ms.p99, 1e3)}};
+  }
+  if (cell.has_job) {
+    json["job_s"] = {{"mean", Rounded(cell.job_s.mean, 1e4)},
+                     {"p50", Rounded(cell.job_s.p50, 1e4)},
+                     {"p90", Rounded(cell.job_s.p90, 1e4)},
+                     {"p99", Rounded(cell.job_s.p99, 1e4)}};
   }
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -95,6 +95,86 @@ TEST(Replay, AQueueMakesRequestsWaitAndTurnsFollowAnswers) {
   EXPECT_TRUE(Replay(trace, options, ManualClock()).has_value());
 }
 
+// A tool call of one second, then another session, then the return of the first.
+Trace ToolCallTrace() {
+  Trace trace = HandMade({{25, {1, 2}}, {35, {5, 6, 7}}, {35, {8, 9, 10}}, {35, {1, 2, 3}}});
+  const auto set = [&](size_t index, int64_t session, int64_t arrival_us) {
+    trace.requests[index].session = session;
+    trace.requests[index].arrival_us = arrival_us;
+  };
+  set(0, 0, 0);
+  set(1, 1, 1'000'000);
+  set(2, 2, 2'000'000);
+  set(3, 0, 3'000'000);
+  trace.requests[0].tool_call = true;
+  trace.requests[0].tool = 7;
+  trace.requests[3].turn = 2;
+  return trace;
+}
+
+TEST(Replay, InAQueueARequestBackToPinnedKvGoesFirstAndJobsAreMeasured) {
+  const Trace trace = ToolCallTrace();
+  ReplayOptions options = Options("lru", 100);
+  options.policy.cost = kv::CostModel{.token_us = 100'000};
+  options.queue = true;
+  std::vector<size_t> order;
+  options.observe = [&](const RequestOutcome& outcome) { order.push_back(outcome.request); };
+  const ReplayCell fifo = Outcome(trace, options);
+  EXPECT_EQ(order, (std::vector<size_t>{0, 1, 2, 3}));
+  // 0 to 2.5 s, 2.5 to 6 s, 6 to 9.5 s, and 15 tokens to 11 s.
+  EXPECT_TRUE(fifo.has_job);
+  EXPECT_NEAR(fifo.job_s.mean, (11 + (6 - 1) + (9.5 - 2)) / 3, 1e-6);
+  order.clear();
+  options.policy.name = "lru+continuum";
+  const ReplayCell pinned = Outcome(trace, options);
+  EXPECT_EQ(order, (std::vector<size_t>{0, 1, 3, 2}));
+  EXPECT_NEAR(pinned.job_s.mean, (7.5 + (6 - 1) + (11 - 2)) / 3, 1e-6);
+
+  Trace chat = trace;
+  chat.requests[0].tool_call = false;
+  EXPECT_FALSE(Outcome(chat, options).has_job);
+}
+
+TEST(Replay, TrueHintsAreWorthMoreThanNoneAndFalseOnesLess) {
+  // Sessions of two turns half of which never come back, over a cache for a few of them.
+  Trace trace;
+  trace.block_size_tokens = 10;
+  for (int64_t i = 0; i < 400; ++i) {
+    TraceRequest request;
+    request.arrival_us = i * 1'000'000;
+    request.session = i % 2 == 0 ? i : i < 8 ? 1000 + i : i - 7;
+    request.turn = i % 2 == 0 || i < 8 ? 1 : 2;
+    request.input_tokens = 45;
+    for (uint64_t b = 0; b < 4; ++b) {
+      request.blocks.push_back(static_cast<uint64_t>(request.session) * 10 + b + 1);
+    }
+    if (request.session % 4 == 0 && request.turn == 2) {
+      continue;
+    }
+    trace.requests.push_back(request);
+  }
+  ReplayOptions options = Options("lru", 14);
+  const double none = Outcome(trace, options).miss_cost_pct;
+  options.hint_accuracy = 1;
+  const double right = Outcome(trace, options).miss_cost_pct;
+  options.hint_accuracy = 0;
+  const double wrong = Outcome(trace, options).miss_cost_pct;
+  EXPECT_LT(right, none - 5);
+  EXPECT_GT(wrong, right + 5);
+}
+
+TEST(Replay, WhatWasCachedOnceCanBeFetchedFromATierBelow) {
+  // 1 and 2 are evicted by 4, 5, 6 and wanted again.
+  const Trace trace = HandMade({{25, {1, 2}}, {35, {4, 5, 6}}, {25, {1, 2}}});
+  ReplayOptions options = Options("lru", 3);
+  options.policy.cost = kv::CostModel{.token_us = 1};
+  EXPECT_NEAR(Outcome(trace, options).miss_cost_pct, 100, 1e-9);
+  options.policy.tier = std::make_shared<kv::FixedTierCost>(
+      kv::FixedTierCost::Numbers{.queue_us = 4, .bytes_per_s = 1e12});
+  // Blocks of 10 us that are fetched in 4.
+  EXPECT_NEAR(Outcome(trace, options).miss_cost_pct, 100 * (85 - 2 * 6) / 85.0, 1e-3);
+}
+
 TEST(Replay, ARequestLargerThanTheCacheIsComputedAndNotKept) {
   const Trace trace = HandMade({{12, {1}}, {45, {5, 6, 7, 8}}, {12, {1}}});
   const ReplayCell cell = Outcome(trace, Options("lru", 2));

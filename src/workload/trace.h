@@ -22,6 +22,7 @@ struct TraceRequest {
   // right when answers take no time.
   int64_t gap_us = -1;
   bool tool_call = false;  // the answer ends in a call of a tool
+  uint64_t tool = 0;       // digest of its name; 0: none, or not known
 };
 
 struct Trace {
