@@ -5,8 +5,8 @@
     scripts/bench_policies.py RESULTS [--only REGEX] [--scale 8] [--pool-share 0.5] [--wrap COMMAND]
     KVIK_MODELS=folder with the model   BFCL=folder of an unpacked bfcl-eval (absent: made-up questions)
 
-Loads: longbench:5 and longbench:10 (8 sessions of 5 turns, lengths divided by --scale) and agentic (12 sessions). For
-each, LRU first serves the load as fast as it comes: that is its capacity, and what the sessions hold in the end is the
+Loads: longbench:5 and longbench:10 (8 sessions of 5 turns, lengths divided by --scale), agentic (12 sessions), and
+independent prompts for what adaptive chunks change. For each, LRU first serves the load as fast as it comes: that is its capacity, and what the sessions hold in the end is the
 working set, a share of which is the pool. Then every cell is a fresh server and one pass of the load at 0.9 of that
 capacity (mean offered rate over the load). asym and hazard start from what `kvik replay` learned from the same
 generator with another seed; cells named *-cold start with nothing. All answers are forced, and the log-probabilities
@@ -38,7 +38,7 @@ ROOMY_BLOCKS = 8192
 START_TIMEOUT_S = 180
 POLICIES = ("lru", "max-score", "pensieve", "asym", "hazard")
 LEARNING = ("asym", "hazard")
-LOADS = ("longbench:10", "longbench:5", "agentic")
+LOADS = ("longbench:10", "longbench:5", "agentic", "random")
 
 
 class Cell:
@@ -56,7 +56,7 @@ class Cell:
 
 def cells():
     """The most telling ones first, in case the run is stopped."""
-    for load in LOADS:
+    for load in ("longbench:10", "longbench:5", "agentic"):
         short = load.replace(":", "-")
         for policy in ("lru", "hazard", "asym", "max-score", "pensieve"):
             yield Cell(f"{short}/{policy}", load, policy)
@@ -69,10 +69,11 @@ def cells():
         yield Cell(f"agentic/{policy}+continuum", "agentic", f"{policy}+continuum")
     for policy in ("asym", "hazard"):
         yield Cell(f"longbench-10/{policy}-prefix-only", "longbench:10", policy, serve=("--reuse", "prefix"))
-    fixed = ("--chunk-floor", "512", "--chunk-max", "512")
-    for what, share in (("unloaded", 0.15), ("queueing", 1.2)):
-        yield Cell(f"chunks-{what}/adaptive", "longbench:10", "hazard", load_share=share)
-        yield Cell(f"chunks-{what}/fixed", "longbench:10", "hazard", load_share=share, serve=fixed)
+    fixed = ("--chunk-decode-threshold", "100000")
+    for what, share in (("unloaded", 0.25), ("queueing", 1.1)):
+        for repeat in ("", "-2", "-3"):
+            yield Cell(f"chunks-{what}/adaptive{repeat}", "random", "lru", load_share=share)
+            yield Cell(f"chunks-{what}/fixed{repeat}", "random", "lru", load_share=share, serve=fixed)
     for name, select in (("two-sets", "auto"), ("scan", "scan")):
         yield Cell(f"evictor-8k/{name}", "longbench:10", "asym", serve=("--select", select), fill=True)
 
@@ -122,6 +123,8 @@ class Bench:
     def shape(self, load, seed=SEED, requests=SESSIONS * TURNS, agents=AGENTS):
         """The flags of a load that `kvik bench` and `kvik replay` share."""
         flags = ["--workload", load, "--seed", str(seed)]
+        if load == "random":
+            return [*flags, "--requests", "40", "--input-tokens", "1024", "--output-tokens", "128", "--spread", "0.8"]
         if load != "agentic":
             return [*flags, "--scale", str(self.options.scale), "--requests", str(requests)]
         flags += ["--sessions", str(agents)]
@@ -133,6 +136,8 @@ class Bench:
         return path
 
     def blocks(self, load):
+        if load == "random":  # nothing is shared: what counts is that all fit that run
+            return ROOMY_BLOCKS
         return round(self.options.pool_share * self.working_set(load))
 
     def working_set(self, load):
@@ -150,7 +155,7 @@ class Bench:
         """--rate for a mean offered rate of `share` of LRU's capacity. Sessions of long documents are few here and
         begin long before the last ends, so the rate that names the load is more than the mean over it."""
         offered = share * self.capacity(load)
-        if load == "agentic":
+        if ":" not in load:
             return offered
         ratio = float(load.partition(":")[2])
         span_at_one = (SESSIONS - 1) * TURNS + (TURNS - 1) * ratio * TURNS  # seconds, at --rate 1
@@ -220,7 +225,7 @@ class Bench:
             if any(c.load == load for c in done):
                 print(f"\n{load}: working set {self.working_set(load)} blocks, pool {self.blocks(load)}; LRU serves "
                       f"{self.capacity(load):.3f} requests/s; offered {LOAD_SHARE} of it"
-                      + ("" if load == "agentic" else f"; lengths / {self.options.scale}"))
+                      + (f"; lengths / {self.options.scale}" if ":" in load else ""))
             group = None
             for cell in (c for c in done if c.load == load):
                 if cell.name.partition("/")[0] != group:
