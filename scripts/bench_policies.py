@@ -36,7 +36,7 @@ SEED, OTHER_SEED = 1, 1001
 BLOCK_TOKENS = 16
 ROOMY_BLOCKS = 8192
 START_TIMEOUT_S = 180
-POLICIES = ("lru", "max-score", "pensieve", "asym", "hazard")
+POLICIES = ("lru", "hazard", "asym", "max-score", "pensieve")
 LEARNING = ("asym", "hazard")
 LOADS = ("longbench:10", "longbench:5", "agentic", "random")
 
@@ -56,24 +56,23 @@ class Cell:
 
 def cells():
     """The most telling ones first, in case the run is stopped."""
-    for load in ("longbench:10", "longbench:5", "agentic"):
-        short = load.replace(":", "-")
-        for policy in ("lru", "hazard", "asym", "max-score", "pensieve"):
-            yield Cell(f"{short}/{policy}", load, policy)
-        if load == "longbench:10":
-            for repeat in (2, 3):
-                for policy in ("lru", "hazard"):
-                    yield Cell(f"{short}/{policy}-{repeat}", load, policy)
-        yield Cell(f"{short}/hazard-cold", load, "hazard", cold=True)
-    for policy in ("lru", "asym", "hazard"):
-        yield Cell(f"agentic/{policy}+continuum", "agentic", f"{policy}+continuum")
-    for policy in ("asym", "hazard"):
-        yield Cell(f"longbench-10/{policy}-prefix-only", "longbench:10", policy, serve=("--reuse", "prefix"))
+    def load_cells(load, policies):
+        for policy in policies:
+            yield Cell(f"{load.replace(':', '-')}/{policy}", load, policy)
+
+    yield from load_cells("longbench:10", POLICIES)
+    yield Cell("longbench-10/hazard-cold", "longbench:10", "hazard", cold=True)
+    yield from load_cells("agentic", [*POLICIES, "lru+continuum", "asym+continuum", "hazard+continuum"])
+    yield from load_cells("longbench:5", POLICIES)
+    for repeat in (2, 3):
+        for policy in ("lru", "hazard"):
+            yield Cell(f"longbench-10/{policy}-{repeat}", "longbench:10", policy)
     fixed = ("--chunk-decode-threshold", "100000")
     for what, share in (("unloaded", 0.25), ("queueing", 1.1)):
-        for repeat in ("", "-2", "-3"):
-            yield Cell(f"chunks-{what}/adaptive{repeat}", "random", "lru", load_share=share)
-            yield Cell(f"chunks-{what}/fixed{repeat}", "random", "lru", load_share=share, serve=fixed)
+        yield Cell(f"chunks-{what}/adaptive", "random", "lru", load_share=share)
+        yield Cell(f"chunks-{what}/fixed", "random", "lru", load_share=share, serve=fixed)
+    for policy in ("hazard", "asym"):
+        yield Cell(f"longbench-10/{policy}-prefix-only", "longbench:10", policy, serve=("--reuse", "prefix"))
     for name, select in (("two-sets", "auto"), ("scan", "scan")):
         yield Cell(f"evictor-8k/{name}", "longbench:10", "asym", serve=("--select", select), fill=True)
 
@@ -138,7 +137,9 @@ class Bench:
     def blocks(self, load):
         if load == "random":  # nothing is shared: what counts is that all fit that run
             return ROOMY_BLOCKS
-        return round(self.options.pool_share * self.working_set(load))
+        # What agents share, their instructions, is counted once for each of them: half as much is as scarce.
+        share = self.options.pool_share / 2 if load == "agentic" else self.options.pool_share
+        return round(share * self.working_set(load))
 
     def working_set(self, load):
         """Blocks that the sessions hold in the end, shared beginnings counted once a session."""
