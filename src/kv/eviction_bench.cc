@@ -39,6 +39,7 @@ constexpr int32_t kRequestBlocks = 2188;
 constexpr int64_t kMicrosBetweenRequests = 20'000'000;
 
 struct Options {
+  bool obey_clients = false;  // as the engine has it: with overlays for what requests say
   std::vector<int32_t> blocks = {8192, 131'072, 1'048'576};
   std::vector<std::string> policies;
   VictimSelection selection = VictimSelection::kAuto;
@@ -70,6 +71,10 @@ std::optional<Options> Parse(int argc, char** argv) {
       continue;
     }
     if (flag == "--cpu-time") {
+      continue;
+    }
+    if (flag == "--obey-clients") {
+      options.obey_clients = true;
       continue;
     }
     if (++i == argc) {
@@ -191,6 +196,7 @@ Cost Measure(const Options& options, const std::string& name, int32_t num_blocks
   const BenchClock clock(/*cpu_time=*/true);
   auto timed =
       std::make_unique<TimedPolicy>(OrDie(MakeEvictionPolicy({.name = name,
+                                                              .obey_clients = options.obey_clients,
                                                               .num_blocks = num_blocks,
                                                               .block_size_tokens = kBlockTokens,
                                                               .selection = options.selection})),
@@ -246,7 +252,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr,
                  "usage: eviction_bench [--quick] [--blocks N,N] [--policies NAME,NAME] "
                  "[--only SUBSTRING]\n"
-                 "                      [--select auto|scan|batch] [--requests N]\n"
+                 "                      [--select auto|scan|batch] [--requests N] "
+                 "[--obey-clients]\n"
                  "N blocks are at least %d\n",
                  2 * kRequestBlocks);
     return 1;
