@@ -4,7 +4,7 @@
 # `cmake --preset release && ninja -C build` is the same build.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help setup build tests demo test test-golden test-all bench bench-peers bench-replay lint fuzz clean
+.PHONY: help setup build tests demo test test-golden test-all bench bench-peers bench-replay bench-policies lint fuzz clean
 
 JOBS ?= $(shell nproc)
 CTEST := ctest --output-on-failure --timeout 900 -j$(JOBS)
@@ -19,6 +19,7 @@ help:
 	@echo 'make bench        speed against the measured limits of this machine'
 	@echo 'make bench-peers  speed against llama.cpp and vLLM (PEER_PYTHON=python VLLM_PYTHON=python)'
 	@echo 'make bench-replay every eviction policy on every trace, and what that says of hazard (KVIK_TRACES=folder)'
+	@echo 'make bench-policies  the same load on a server under each eviction policy (BENCH_FLAGS="FOLDER --only REGEX")'
 	@echo 'make lint         clang-format and clang-tidy (all=1: every file, not only changed ones)'
 	@echo 'make fuzz         each fuzz target for FUZZ_SECONDS (600)'
 
@@ -65,6 +66,9 @@ bench-peers: build
 
 bench-replay: build
 	python3 -B scripts/replay_grid.py $(BENCH_FLAGS)
+
+bench-policies: build
+	python3 -B scripts/bench_policies.py $(or $(BENCH_FLAGS),build/bench-policies)
 
 lint:
 	scripts/setup.sh clang

@@ -74,7 +74,7 @@ def cells():
     for policy in ("hazard", "asym"):
         yield Cell(f"longbench-10/{policy}-prefix-only", "longbench:10", policy, serve=("--reuse", "prefix"))
     for name, select in (("two-sets", "auto"), ("scan", "scan")):
-        yield Cell(f"evictor-8k/{name}", "longbench:10", "asym", serve=("--select", select), fill=True)
+        yield Cell(f"evictor-8k/{name}", "random", "asym", load_share=0.5, serve=("--select", select), fill=True)
 
 
 def find_model():
