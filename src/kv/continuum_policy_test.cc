@@ -169,6 +169,7 @@ TEST(ContinuumPolicy, HoldsForTheReturnAndForNobodyElse) {
 
 TEST(HintPolicy, WhatEndsGoesFirstUnlessOthersUseIt) {
   HintPolicy policy(Lru(20), {.num_blocks = 20}, false);
+  policy.Hit({}, {0, {.request = 9, .session = 9, .will_continue = true}});
   Serve(policy, 0, 2, 0, {.request = 1, .session = 1});
   Return(policy, 0, 1, 1, {.request = 2, .session = 2});  // shares block 0
   Track(policy, 2, 2);
@@ -178,11 +179,21 @@ TEST(HintPolicy, WhatEndsGoesFirstUnlessOthersUseIt) {
 
 TEST(HintPolicy, ItsOwnEarlierTurnIsNotAnother) {
   HintPolicy policy(Lru(20), {.num_blocks = 20}, false);
+  policy.Hit({}, {0, {.request = 9, .session = 9, .will_continue = true}});
   Serve(policy, 4, 2, 0, {.request = 1, .session = 2});
   Serve(policy, 0, 2, 0, {.request = 1, .session = 1});
   Return(policy, 0, 2, 1, {.request = 2, .session = 1});
   policy.Release(Blocks{1, 0}, {2, {.request = 2, .session = 1, .will_continue = false}});
   EXPECT_EQ(policy.SelectVictims(4, 3), (Blocks{1, 0, 5, 4}));
+}
+
+TEST(HintPolicy, WhatWasThereBeforeTheFirstHintCountsAsShared) {
+  HintPolicy policy(Lru(20), {.num_blocks = 20}, false);
+  Serve(policy, 0, 2, 0, {.request = 1, .session = 1});
+  Serve(policy, 2, 2, 1, {.request = 2, .session = 2});
+  Return(policy, 2, 2, 2, {.request = 3, .session = 2, .will_continue = false});
+  policy.Release(Blocks{3, 2}, {3, {.request = 3, .session = 2, .will_continue = false}});
+  EXPECT_EQ(policy.SelectVictims(4, 4), (Blocks{1, 0, 3, 2}));
 }
 
 TEST(HintPolicy, WhatGoesOnIsPinnedForAsLongAsThatTakes) {

@@ -26,8 +26,10 @@ HintPolicy::HintPolicy(std::unique_ptr<EvictionPolicy> inner, const PolicyOption
       returns_(options.num_blocks) {}
 
 void HintPolicy::Track(const TrackedBlock& block) {
-  uses_[static_cast<size_t>(block.block)] = Use{};
-  returns_.Track(block);
+  if (listening_) {
+    uses_[static_cast<size_t>(block.block)] = Use{.shared = false};
+    returns_.Track(block);
+  }
   WithholdingPolicy::Track(block);
 }
 
@@ -38,16 +40,21 @@ void HintPolicy::NoteUse(BlockId block, uint64_t session) {
 }
 
 void HintPolicy::Hit(std::span<const BlockId> blocks, const Access& access) {
-  const uint64_t session = SessionOf(access);
-  for (const BlockId block : blocks) {
-    NoteUse(block, session);
+  listening_ = listening_ || access.request.will_continue.has_value();
+  if (listening_) {
+    const uint64_t session = SessionOf(access);
+    for (const BlockId block : blocks) {
+      NoteUse(block, session);
+    }
+    returns_.Hit(blocks, access);
   }
-  returns_.Hit(blocks, access);
   WithholdingPolicy::Hit(blocks, access);
 }
 
 void HintPolicy::Missed(std::span<const uint64_t> contents, const Access& access) {
-  returns_.Missed(contents, access);
+  if (listening_) {
+    returns_.Missed(contents, access);
+  }
   WithholdingPolicy::Missed(contents, access);
 }
 
@@ -58,12 +65,18 @@ void HintPolicy::Forget(BlockId block) {
 
 std::vector<BlockId> HintPolicy::SelectVictims(size_t count, int64_t now_us) {
   std::vector<BlockId> victims = WithholdingPolicy::SelectVictims(count, now_us);
-  returns_.Evicted(victims);
+  if (listening_) {
+    returns_.Evicted(victims);
+  }
   return victims;
 }
 
 void HintPolicy::Judge(std::span<const BlockId> blocks, const Access& access,
                        std::vector<Verdict>& verdicts) {
+  listening_ = listening_ || access.request.will_continue.has_value();
+  if (!listening_) {
+    return;
+  }
   const uint64_t session = SessionOf(access);
   for (const BlockId block : blocks) {
     NoteUse(block, session);

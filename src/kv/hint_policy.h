@@ -6,6 +6,8 @@
 // have taken to come back (kv/duration_history.h), within half of the cache. A policy that weighs
 // hints itself, as hazard does, needs no such overlay.
 //
+// Nothing is noted before the first hint; what is in the cache by then counts as shared.
+//
 // Requests of unknown sessions count as a session each.
 #pragma once
 
@@ -36,14 +38,15 @@ class HintPolicy final : public WithholdingPolicy {
  private:
   struct Use {
     uint64_t session = 0;  // of the last request; 0: none yet
-    bool shared = false;   // by several
+    bool shared = true;    // by several, as far as is known
   };
   void Judge(std::span<const BlockId> blocks, const Access& access,
              std::vector<Verdict>& verdicts) override;
   void NoteUse(BlockId block, uint64_t session);
 
   bool leave_tool_calls_;
-  std::vector<Use> uses_;  // [num_blocks]
+  bool listening_ = false;  // somebody gave a hint: uses are noted from then on
+  std::vector<Use> uses_;   // [num_blocks]
   ReturnTracker returns_;
 };
 

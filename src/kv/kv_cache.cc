@@ -302,7 +302,7 @@ void KvCache::Release(Sequence& sequence) {
       }
     }
   }
-  policy_->Release(evictable, Access{now_us_, sequence.facts_});
+  policy_->Release(evictable, Access{now_us_, sequence.facts_, sequence.table_});
   reserved_blocks_ -= sequence.reserved_blocks_;
 
   sequence.admitted_ = false;

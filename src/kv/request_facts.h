@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
+#include "base/types.h"
 #include "kv/retention.h"
 
 namespace kvik::kv {
@@ -27,6 +29,8 @@ struct RequestFacts {
 struct Access {
   int64_t now_us = 0;
   RequestFacts request{};
+  // When the request lets go of its blocks: all of them, by position; kNoBlock where there is none.
+  std::span<const BlockId> table{};
 };
 
 }  // namespace kvik::kv

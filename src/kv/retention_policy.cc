@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/check.h"
+
 namespace kvik::kv {
 namespace {
 
@@ -16,13 +18,7 @@ constexpr double kNoPins = 0;
 RetentionPolicy::RetentionPolicy(std::unique_ptr<EvictionPolicy> inner,
                                  const PolicyOptions& options)
     : WithholdingPolicy(std::move(inner), options.num_blocks, kNoPins),
-      block_size_tokens_(options.block_size_tokens),
-      first_pos_(static_cast<size_t>(options.num_blocks)) {}
-
-void RetentionPolicy::Track(const TrackedBlock& block) {
-  first_pos_[static_cast<size_t>(block.block)] = block.first_pos;
-  WithholdingPolicy::Track(block);
-}
+      block_size_tokens_(options.block_size_tokens) {}
 
 // A block that a range covers in part is covered; of several the highest priority counts, then the
 // longest duration.
@@ -55,8 +51,14 @@ void RetentionPolicy::Judge(std::span<const BlockId> blocks, const Access& acces
   if (access.request.retention == nullptr) {
     return;
   }
+  // Both from the deepest on, so what is released is met in its order.
+  size_t index = access.table.size();
   for (const BlockId block : blocks) {
-    verdicts.push_back(VerdictOf(first_pos_[static_cast<size_t>(block)], access));
+    while (index > 0 && access.table[index - 1] != block) {
+      --index;
+    }
+    KVIK_CHECK(index > 0, "block %d is not in the table of its request", block);
+    verdicts.push_back(VerdictOf(static_cast<int32_t>(index - 1) * block_size_tokens_, access));
   }
 }
 

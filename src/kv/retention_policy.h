@@ -14,15 +14,12 @@ class RetentionPolicy final : public WithholdingPolicy {
  public:
   RetentionPolicy(std::unique_ptr<EvictionPolicy> inner, const PolicyOptions& options);
 
-  void Track(const TrackedBlock& block) override;
-
  private:
   void Judge(std::span<const BlockId> blocks, const Access& access,
              std::vector<Verdict>& verdicts) override;
   [[nodiscard]] Verdict VerdictOf(int32_t first_token, const Access& access) const;
 
   int32_t block_size_tokens_;
-  std::vector<int32_t> first_pos_;  // [num_blocks]
 };
 
 }  // namespace kvik::kv

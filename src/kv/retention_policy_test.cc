@@ -13,6 +13,8 @@
 namespace kvik::kv {
 namespace {
 
+using Blocks = std::vector<BlockId>;
+
 constexpr int32_t kBlock = 16;
 constexpr int64_t kSecond = 1'000'000;
 
@@ -38,10 +40,8 @@ void Serve(EvictionPolicy& policy, BlockId first, int32_t count, int64_t now_us,
   if (retention != nullptr) {
     facts.retention = std::make_shared<const Retention>(*retention);
   }
-  policy.Release(released, {now_us, facts});
+  policy.Release(released, {now_us, facts, Blocks(released.rbegin(), released.rend())});
 }
-
-using Blocks = std::vector<BlockId>;
 
 TEST(RetentionPolicy, LowPrioritiesGoFirstAndHighOnesLast) {
   const auto policy = Make("lru", 16);

@@ -240,7 +240,7 @@ class ToyCache {
       }
     }
     ForAll([&](EvictionPolicy& policy) {
-      policy.Release(released, Access{now_us_, request.facts});
+      policy.Release(released, Access{now_us_, request.facts, request.table});
     });
   }
 
