@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "app/models.h"
@@ -57,11 +56,8 @@ std::string PathOf(const MachineCostOptions& options, const std::string& key) {
 
 // What a file says, or what is wrong with it.
 Result<KeptCost> Read(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  const Result<Json> json =
-      ParseJson<Json>(text.str(), {.max_bytes = size_t{1} << 16, .max_nesting = 4});
+  KVIK_ASSIGN(const std::string text, ReadTextFile(path));
+  const Result<Json> json = ParseJson<Json>(text, {.max_bytes = size_t{1} << 16, .max_nesting = 4});
   if (!json || !json->is_object() || json->value("format", Json()) != kFormat ||
       !json->contains("key") || !(*json)["key"].is_string() || !json->contains("model") ||
       !(*json)["model"].is_object()) {
