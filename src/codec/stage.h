@@ -40,6 +40,9 @@ struct StageSite {
   const ModelFacts* model = nullptr;
   const SideInfo* side_info = nullptr;  // null: nothing is calibrated
   kv::KvPart part = kv::KvPart::kKey;
+  // Of the tiles that reach this stage: head_dim unless a transform before it changes them
+  // (Transform::Output).
+  int32_t channels = 0;
   // Name of this stage's calibrated tensors: "<stage>/<k|v>/<transforms before it>", see
   // side_info.h.
   std::string side_key;
@@ -73,6 +76,9 @@ class Transform {
     int32_t channels = 0;
   };
   [[nodiscard]] virtual Shape Output(Shape input) const { return input; }
+  // Takes out of `positions` [input rows] those of rows that Forward takes out of the tile: the
+  // stages after this one, in both directions, have a context with the rest.
+  virtual void DropPositions(std::vector<int32_t>& /*positions*/) const {}
 };
 
 class Quantizer {
