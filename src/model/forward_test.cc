@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "attention/kv_pages.h"
+#include "base/aligned_buffer.h"
 #include "base/rng.h"
 #include "base/testing/temp_path.h"
 #include "model/model.h"
@@ -345,6 +347,59 @@ TEST(Forward, ABatchWithoutWantedRowsReturnsNone) {
 }
 
 // Float32 arithmetic gives the same bits from a quantised file and from its dequantised copies.
+// Of one token at several positions, queries and keys of the first layer differ by their rotation
+// only: their products depend on the distance of the positions alone, if both are rotated.
+TEST(Forward, AnObserverSeesTheRotatedQueriesOfEveryLayer) {
+  class Recorder : public ForwardObserver {
+   public:
+    void OnQueries(int32_t layer, std::span<const float> queries) override {
+      EXPECT_EQ(layer, static_cast<int32_t>(layers.size()));
+      layers.emplace_back(queries.begin(), queries.end());
+    }
+    std::vector<std::vector<float>> layers;
+  };
+  TinyModelOptions tiny;
+  const auto source = MakeSource(tiny);
+  ThreadPool pool(1);
+  const auto model = Model::Load(*source, Exact(Isa::kScalar), pool);
+  ASSERT_TRUE(model) << model.error().message;
+  const kv::KvGeometry& geometry = (*model)->kv_geometry();
+  auto arena = AlignedBuffer::Create(geometry.bytes_per_block());
+  ASSERT_TRUE(arena);
+  const std::vector<TokenId> tokens(9, 65);
+  const BlockId table[] = {0};
+  StepBatch batch;
+  batch.Add(tokens, 0, table, true);
+  const std::span<std::byte> bytes(arena->data(), arena->size_bytes());
+  const LogitsView plain = (*model)->Forward(batch, bytes);
+  const std::vector<float> expected(plain.Row(0).begin(), plain.Row(0).end());
+  Recorder recorder;
+  const LogitsView observed = (*model)->Forward(batch, bytes, &recorder);
+  EXPECT_THAT(observed.Row(0), ::testing::ElementsAreArray(expected));
+
+  ASSERT_EQ(recorder.layers.size(), static_cast<size_t>(tiny.num_layers));
+  const auto head_dim = static_cast<size_t>(tiny.head_dim);
+  const size_t row = static_cast<size_t>(tiny.num_heads) * head_dim;
+  for (const std::vector<float>& layer : recorder.layers) {
+    ASSERT_EQ(layer.size(), tokens.size() * row);
+  }
+  const auto product = [&](size_t query, size_t key) {
+    std::vector<float> k(head_dim);
+    attention::ReadPage(geometry, bytes,
+                        {.block = 0,
+                         .layer = 0,
+                         .part = kv::KvPart::kKey,
+                         .kv_head = 0,
+                         .first_slot = static_cast<int32_t>(key)},
+                        k);
+    return std::inner_product(
+        k.begin(), k.end(), recorder.layers[0].begin() + static_cast<ptrdiff_t>(query * row), 0.0F);
+  };
+  EXPECT_NEAR(product(3, 0), product(8, 5), 1e-4F * std::abs(product(0, 0)));
+  EXPECT_NEAR(product(7, 7), product(0, 0), 1e-4F * std::abs(product(0, 0)));
+  EXPECT_GT(std::abs(product(8, 0) - product(0, 0)), 1e-3F * std::abs(product(0, 0)));
+}
+
 TEST(Forward, DequantisedFilesGiveTheSameBits) {
   for (const char* architecture : {"llama", "qwen2"}) {
     TinyModelOptions tiny;

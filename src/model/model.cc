@@ -429,7 +429,8 @@ const std::string& Model::numerics_tag() const { return impl_->numerics_tag; }
 size_t Model::weight_bytes() const { return impl_->weights.size_bytes(); }
 size_t Model::scratch_bytes() const { return impl_->scratch.memory.size_bytes(); }
 
-LogitsView Model::Forward(const StepBatch& batch, std::span<std::byte> kv_arena) {
+LogitsView Model::Forward(const StepBatch& batch, std::span<std::byte> kv_arena,
+                          ForwardObserver* observer) {
   Impl& m = *impl_;
   m.Check(batch);
   m.Prepare(batch);
@@ -438,6 +439,9 @@ LogitsView Model::Forward(const StepBatch& batch, std::span<std::byte> kv_arena)
     const LayerWeights& weights = m.weights.layers[static_cast<size_t>(layer)];
     const bool last = layer + 1 == m.config.num_layers;
     m.ProjectQkv(weights, rows);
+    if (observer != nullptr) {
+      observer->OnQueries(layer, m.scratch.q.first(rows * m.q_size()));
+    }
     m.Attend(layer, kv_arena, !last || !batch.logit_rows.empty());
     if (last) {
       m.KeepRows(batch.logit_rows);

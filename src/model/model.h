@@ -34,6 +34,15 @@ struct ModelOptions {
   int32_t max_context_tokens = 0;  // positions stay below; 0 = the model's own limit
 };
 
+// Sees what a forward pass computes on the way: for measuring and calibrating, not for serving.
+class ForwardObserver {
+ public:
+  virtual ~ForwardObserver() = default;
+  // Queries of all rows of the batch, [rows, num_heads, head_dim], after rotation and not scaled.
+  // Called once a layer, in order; borrowed for the call.
+  virtual void OnQueries(int32_t layer, std::span<const float> queries) = 0;
+};
+
 class Model {
  public:
   // Reads every tensor of `source` and packs it; the source is not needed afterwards. `pool` must
@@ -59,8 +68,10 @@ class Model {
   // Computes the batch: writes K and V of every row into `kv_arena` ([num_blocks] blocks of
   // kv_geometry(), 64-byte aligned) through the segments' block tables, and returns the logits of
   // logit_rows. REQUIRES: the batch is consistent (batch.h), within the options' limits, its
-  // token ids in [0, vocab_size) and its block ids within the arena.
-  [[nodiscard]] LogitsView Forward(const StepBatch& batch, std::span<std::byte> kv_arena);
+  // token ids in [0, vocab_size) and its block ids within the arena. `observer` may be null; it
+  // changes nothing.
+  [[nodiscard]] LogitsView Forward(const StepBatch& batch, std::span<std::byte> kv_arena,
+                                   ForwardObserver* observer = nullptr);
 
  private:
   struct Impl;
