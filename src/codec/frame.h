@@ -9,8 +9,8 @@
 //
 // Values that would spoil their neighbours (not finite, or above kLargestValue) are taken out
 // before the first stage, stored as they are, and put back by the decoder. When a tile cannot be
-// represented by the pipeline at all (a scale overflows, too many such values) it is stored
-// losslessly instead and the frame says so. Nothing is ever approximated silently.
+// represented by the pipeline at all (a scale overflows, too many such values), or not in fewer
+// bytes, its bf16 bits are stored as they are. Nothing is ever approximated silently.
 #pragma once
 
 #include <cstddef>
@@ -72,6 +72,7 @@ struct DroppedRange {
 struct FrameHeader {
   uint64_t model_fingerprint = 0;
   uint64_t profile_hash = 0;  // pipeline and side information
+  uint32_t pipeline_id = 0;   // low half of the pipeline's hash: the same with any calibration
   int32_t layer = 0;
   FrameParts parts = FrameParts::kBoth;
   int32_t first_token = 0;
@@ -88,8 +89,12 @@ struct FrameHeader {
 };
 
 // Where decoded rows go: each part [heads, num_tokens, head_dim] with the given stride between
-// heads; null parts are skipped. Rows of dropped slots are zeroed.
+// heads; null parts are skipped. Rows of dropped slots are zeroed. A frame that holds another
+// number of tokens or heads is refused, so nothing is ever allocated for more than the caller
+// expects.
 struct KvRowsOut {
+  int32_t num_tokens = 0;
+  int32_t num_heads = 0;
   size_t head_stride = 0;
   Bf16* keys = nullptr;
   Bf16* values = nullptr;
@@ -104,15 +109,16 @@ struct DecodedFrame {
 struct Workspace {
   Tile tile;
   SymbolPlanes planes;
-  std::vector<int32_t> positions;
-  std::vector<int32_t> heads;
+  std::vector<std::vector<int32_t>> positions;  // by stage
+  std::vector<std::byte> part;
   std::vector<std::byte> side;
   std::vector<std::byte> payload;
   std::vector<uint32_t> exceptions;
 };
 
-// The header and CRC of a frame that starts at `bytes`, which may go on after it. kCorrupt:
-// truncated, bad magic, version, CRC, sizes that contradict each other. Allocates nothing.
+// The header of a frame that starts at `bytes`, which may go on after it. kCorrupt:
+// truncated, bad magic, CRC, sizes that contradict each other; kUnsupported: another version.
+// Allocates nothing.
 Result<FrameHeader> ReadFrameHeader(std::span<const std::byte> bytes);
 
 // A pipeline made ready for one model. Immutable; encode and decode from any number of threads,

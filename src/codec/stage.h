@@ -4,9 +4,9 @@
 //   bf16 rows -> [Selector] -> Transform* -> Quantizer -> EntropyCoder -> bytes
 //
 // A stage is made once for a model and then only read: its methods are const and thread-safe.
-// Whatever a decoder cannot know (scales, offsets, tables of a frame) goes through `side`, in the
-// order the stages run; decoding reads it back in that same order. A stage's bytes and values do
-// not depend on the ISA, on threads or on earlier calls.
+// Whatever a decoder cannot know (scales, offsets, tables of a frame) goes through `side`: each
+// stage has its own, and its bytes are counted like all others. A stage's bytes and values do not
+// depend on the ISA, on threads or on earlier calls.
 //
 // A new stage is one file in codec/stages/ that defines a StageModule, see codec/registry.h.
 #pragma once
