@@ -285,8 +285,8 @@ struct FrameCodec::Impl {
 
   Result<void> EncodePart(const KvRows& rows, kv::KvPart which, const std::vector<Group>& groups,
                           Workspace& workspace, std::vector<std::byte>& out) const;
-  Result<void> EncodeGroup(const TileContext& context, const StagedPart& part, Workspace& workspace,
-                           ByteWriter& out) const;
+  static Result<void> EncodeGroup(TileContext context, const StagedPart& part, Workspace& workspace,
+                                  ByteWriter& out);
   Result<std::vector<Group>> ReadGroups(const FrameHeader& header, ByteReader& reader) const;
   Result<void> DecodePart(const FrameHeader& header, kv::KvPart which,
                           const std::vector<Group>& groups, Workspace& workspace,
