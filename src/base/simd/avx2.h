@@ -184,6 +184,59 @@ struct Avx2Isa {
     return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
   }
+  KVIK_SIMD_INLINE void StoreU8(uint8_t* p, I32 v) {
+    const I32 low = AndI(v, SetI(0xFF));
+    // Both packs work within 128-bit halves: words of lanes 0-3 8-11 4-7 12-15, put in order.
+    const __m256i words =
+        _mm256_permute4x64_epi64(_mm256_packus_epi32(low.lo, low.hi), _MM_SHUFFLE(3, 1, 2, 0));
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(p),
+        _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
+  KVIK_SIMD_INLINE void StoreQuads(uint8_t* const* p, const I32* v) {
+    StoreQuadsHalf(p, v[0].lo, v[1].lo, v[2].lo, v[3].lo);
+    StoreQuadsHalf(p + 8, v[0].hi, v[1].hi, v[2].hi, v[3].hi);
+  }
+  KVIK_SIMD_INLINE void LoadQuads(const uint8_t* const* p, I32* v) {
+    __m256i r[4];
+    LoadQuadsHalf(p, r);
+    v[0].lo = r[0];
+    v[1].lo = r[1];
+    v[2].lo = r[2];
+    v[3].lo = r[3];
+    LoadQuadsHalf(p + 8, r);
+    v[0].hi = r[0];
+    v[1].hi = r[1];
+    v[2].hi = r[2];
+    v[3].hi = r[3];
+  }
+  KVIK_SIMD_INLINE void StoreQuadsHalf(uint8_t* const* p, __m256i a, __m256i b, __m256i c,
+                                       __m256i d) {
+    const __m256i low[2] = {_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)};
+    const __m256i high[2] = {_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)};
+    const auto store = [p](int i, __m256i r) __attribute__((always_inline)) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(p[i]), _mm256_castsi256_si128(r));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(p[i + 4]), _mm256_extracti128_si256(r, 1));
+    };
+    store(0, _mm256_unpacklo_epi64(low[0], low[1]));
+    store(1, _mm256_unpackhi_epi64(low[0], low[1]));
+    store(2, _mm256_unpacklo_epi64(high[0], high[1]));
+    store(3, _mm256_unpackhi_epi64(high[0], high[1]));
+  }
+  KVIK_SIMD_INLINE void LoadQuadsHalf(const uint8_t* const* p, __m256i* v) {
+    __m256i r[4];
+    for (int i = 0; i < 4; ++i) {
+      r[i] = _mm256_inserti128_si256(
+          _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p[i]))),
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(p[i + 4])), 1);
+    }
+    const __m256i low[2] = {_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3])};
+    const __m256i high[2] = {_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3])};
+    v[0] = _mm256_unpacklo_epi64(low[0], low[1]);
+    v[1] = _mm256_unpackhi_epi64(low[0], low[1]);
+    v[2] = _mm256_unpacklo_epi64(high[0], high[1]);
+    v[3] = _mm256_unpackhi_epi64(high[0], high[1]);
+  }
   KVIK_SIMD_INLINE I32 AddI(I32 a, I32 b) {
     return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
   }

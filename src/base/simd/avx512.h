@@ -78,6 +78,27 @@ struct Avx512Isa {
   KVIK_SIMD_INLINE I32 LoadI8(const int8_t* p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  KVIK_SIMD_INLINE void StoreU8(uint8_t* p, I32 v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+  }
+  KVIK_SIMD_INLINE void StoreQuads(uint8_t* const* p, const I32* v) {
+    const I32 low[2] = {_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpacklo_epi32(v[2], v[3])};
+    const I32 high[2] = {_mm512_unpackhi_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[2], v[3])};
+    StoreEveryFourth(p, _mm512_unpacklo_epi64(low[0], low[1]));
+    StoreEveryFourth(p + 1, _mm512_unpackhi_epi64(low[0], low[1]));
+    StoreEveryFourth(p + 2, _mm512_unpacklo_epi64(high[0], high[1]));
+    StoreEveryFourth(p + 3, _mm512_unpackhi_epi64(high[0], high[1]));
+  }
+  KVIK_SIMD_INLINE void LoadQuads(const uint8_t* const* p, I32* v) {
+    const I32 r[4] = {LoadEveryFourth(p), LoadEveryFourth(p + 1), LoadEveryFourth(p + 2),
+                      LoadEveryFourth(p + 3)};
+    const I32 low[2] = {_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3])};
+    const I32 high[2] = {_mm512_unpackhi_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[2], r[3])};
+    v[0] = _mm512_unpacklo_epi64(low[0], low[1]);
+    v[1] = _mm512_unpackhi_epi64(low[0], low[1]);
+    v[2] = _mm512_unpacklo_epi64(high[0], high[1]);
+    v[3] = _mm512_unpackhi_epi64(high[0], high[1]);
+  }
   KVIK_SIMD_INLINE I32 AddI(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
   KVIK_SIMD_INLINE I32 SubI(I32 a, I32 b) { return _mm512_sub_epi32(a, b); }
   KVIK_SIMD_INLINE I32 AndI(I32 a, I32 b) { return _mm512_and_si512(a, b); }
@@ -162,6 +183,23 @@ struct Avx512Isa {
 
   KVIK_SIMD_INLINE void Prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+  }
+
+  // The four quarters of v at p[0], p[4], p[8], p[12].
+  KVIK_SIMD_INLINE void StoreEveryFourth(uint8_t* const* p, I32 v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p[0]), _mm512_castsi512_si128(v));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p[4]), _mm512_extracti32x4_epi32(v, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p[8]), _mm512_extracti32x4_epi32(v, 2));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p[12]), _mm512_extracti32x4_epi32(v, 3));
+  }
+  KVIK_SIMD_INLINE I32 LoadEveryFourth(const uint8_t* const* p) {
+    const auto quarter = [p](int i) __attribute__((always_inline)) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p[i]));
+    };
+    I32 v = _mm512_castsi128_si512(quarter(0));
+    v = _mm512_inserti32x4(v, quarter(4), 1);
+    v = _mm512_inserti32x4(v, quarter(8), 2);
+    return _mm512_inserti32x4(v, quarter(12), 3);
   }
 
   // bf16 bits in the low half of every lane, as kvik::ToBf16.

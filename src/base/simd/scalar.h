@@ -172,6 +172,25 @@ struct ScalarIsa {
   KVIK_SCALAR_OP I32 LoadI8(const int8_t* p) {
     return MapI([=](int i) { return int32_t{p[i]}; });
   }
+  KVIK_SIMD_INLINE void StoreU8(uint8_t* p, I32 v) {
+    for (int i = 0; i < 16; ++i) {
+      p[i] = static_cast<uint8_t>(v.lane[i]);
+    }
+  }
+  KVIK_SIMD_INLINE void StoreQuads(uint8_t* const* p, const I32* v) {
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 4; ++j) {
+        std::memcpy(p[i] + 4 * j, &v[j].lane[i], 4);
+      }
+    }
+  }
+  KVIK_SIMD_INLINE void LoadQuads(const uint8_t* const* p, I32* v) {
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 4; ++j) {
+        std::memcpy(&v[j].lane[i], p[i] + 4 * j, 4);
+      }
+    }
+  }
   KVIK_SCALAR_OP I32 AddI(I32 a, I32 b) {
     return MapI([&](int i) { return U(a.lane[i]) + U(b.lane[i]); });
   }

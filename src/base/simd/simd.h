@@ -43,6 +43,9 @@
 //              below 120, one instruction on AVX-512
 //   masks      Lt Le Gt Ge Eq(a,b) -> Mask; FirstN(n); Select(m, yes, no); Any(m) -> bool
 //   integers   SetI(x) LoadI(p) StoreI(p,i) LoadU8(p) LoadI8(p): 16 bytes widened
+//              StoreU8(p, i): the low 8 bits of every lane
+//              StoreQuads(p, v), LoadQuads(p, v): lane i of v[0], v[1], v[2], v[3] as 16 consecutive
+//              bytes at p[i], for an array v of 4: a transposition of 16 rows of bytes
 //              AddI SubI AndI OrI XorI(a, b)
 //              Shl<k>(i) Shr<k>(i) (logical), EqI(a,b) -> Mask, ToF32(i), ToI32(v) (nearest even),
 //              BitsOf(v) FromBits(i); SelectBits(mask, a, b) = (a & mask) | (b & ~mask)

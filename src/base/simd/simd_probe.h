@@ -16,7 +16,7 @@ struct ProbeInput {
 
 // What one run of all operations wrote: op i gave name[i] and 16 lanes of bits.
 struct ProbeOutput {
-  static constexpr int kMaxOps = 96;
+  static constexpr int kMaxOps = 128;
   int num_ops = 0;
   const char* name[kMaxOps];
   uint32_t bits[kMaxOps][16];

@@ -86,6 +86,21 @@ struct ProbeBody {
     EmitI(out, "LoadI", V::LoadI(ints));
     EmitI(out, "LoadU8", V::LoadU8(reinterpret_cast<const uint8_t*>(in.half)));
     EmitI(out, "LoadI8", V::LoadI8(reinterpret_cast<const int8_t*>(in.half)));
+    uint8_t bytes[16][16] = {};
+    V::StoreU8(bytes[3], ia);
+    EmitI(out, "StoreU8", V::LoadI(reinterpret_cast<const int32_t*>(bytes[3])));
+    const I32 quads[4] = {ia, ib, V::BitsOf(c), V::SetI(5)};
+    uint8_t* places[16];
+    for (int i = 0; i < 16; ++i) {
+      places[i] = bytes[(i * 5 + 3) % 16];
+    }
+    V::StoreQuads(places, quads);
+    I32 loaded[4];
+    V::LoadQuads(places, loaded);
+    for (int i = 0; i < 4; ++i) {
+      EmitI(out, "StoreQuads", V::LoadI(reinterpret_cast<const int32_t*>(bytes[4 * i])));
+      EmitI(out, "LoadQuads", loaded[i]);
+    }
     EmitI(out, "SelectBits", V::SelectBits(ia, ib, V::BitsOf(c)));
     Emit(out, "Lookup16", V::Lookup16(a, ib));
     Emit(out, "Lookup32", V::Lookup32(a, b, V::BitsOf(c)));
