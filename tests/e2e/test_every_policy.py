@@ -13,6 +13,7 @@ from conftest import INSTRUMENTED, Server, run, tokens, wait_until
 BLOCK = 16
 BLOCKS = 120  # too few for what the tests ask at once
 POLICIES = re.search("choose one of (.*)", run("selftest", "soak", "--model", "none", "--policy", "none").stderr)[1].split(", ")
+POLICIES += [f"{name}+continuum" for name in ("lru", "asym", "hazard")]
 POLICIES = POLICIES[::4] if INSTRUMENTED else POLICIES
 
 
