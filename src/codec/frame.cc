@@ -32,7 +32,7 @@ namespace kvik::codec {
 namespace {
 
 constexpr uint32_t kMagic = 0x0046764BU;  // "KvF", then the version
-constexpr size_t kHeaderBytes = 56;
+constexpr size_t kHeaderBytes = kFrameHeaderBytes;
 constexpr size_t kCrcOffset = 4;
 constexpr size_t kCrcEnd = 8;
 constexpr uint8_t kTokenMajor = 0;  // the only layout: rows of a head one after the other
@@ -161,7 +161,7 @@ uint64_t HashProfile(const PipelineSpec& pipeline, const SideInfo* side_info) {
 
 }  // namespace
 
-Result<FrameHeader> ReadFrameHeader(std::span<const std::byte> bytes) {
+Result<size_t> ClaimedFrameBytes(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes) {
     return Err(ErrorCode::kCorrupt, "%zu bytes are not a frame: its header alone has %zu",
                bytes.size(), kHeaderBytes);
@@ -174,6 +174,11 @@ Result<FrameHeader> ReadFrameHeader(std::span<const std::byte> bytes) {
     return Err(ErrorCode::kUnsupported, "a frame of version %u; this build reads version %u",
                magic >> 24, kFrameVersion);
   }
+  return kHeaderBytes + size_t{LoadAt<uint32_t>(bytes, 28)};
+}
+
+Result<FrameHeader> ReadFrameHeader(std::span<const std::byte> bytes) {
+  KVIK_TRY(ClaimedFrameBytes(bytes));
   FrameHeader header;
   header.header_bytes = kHeaderBytes;
   header.model_fingerprint = LoadAt<uint64_t>(bytes, 8);

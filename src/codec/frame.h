@@ -121,6 +121,12 @@ struct Workspace {
 // Allocates nothing.
 Result<FrameHeader> ReadFrameHeader(std::span<const std::byte> bytes);
 
+// Bytes of the frame that starts at `bytes`, of which kFrameHeaderBytes are enough: for readers to
+// whom a frame comes in pieces. Nothing but magic and version is checked: the size is a claim.
+// kCorrupt, kUnsupported as above.
+constexpr size_t kFrameHeaderBytes = 56;
+Result<size_t> ClaimedFrameBytes(std::span<const std::byte> bytes);
+
 // A pipeline made ready for one model. Immutable; encode and decode from any number of threads,
 // each with its own workspace.
 class FrameCodec {
