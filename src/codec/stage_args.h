@@ -34,13 +34,13 @@ struct ParamSpec {
   Type type = Type::kInteger;
   double min = 0;  // of numbers, inclusive
   double max = 0;
-  std::vector<std::string> words;  // values of a kWord
+  std::vector<std::string> words{};  // values of a kWord
   // Forms `word(numbers...)` that a number may be replaced by, e.g. mix, thirds, pyramid: see
   // codec/allocation.h. Every number in them is subject to min and max, unless the form says
   // otherwise.
   bool allocatable = false;
-  ArgValue default_value;
-  std::vector<ArgValue> search;  // values a search tries; empty: only the default
+  ArgValue default_value{};
+  std::vector<ArgValue> search{};  // values a search tries; empty: only the default
 };
 
 // Checked arguments of a stage: every parameter has a value of its type, in its range.
