@@ -73,6 +73,7 @@ class RangeGroups {
   void Divide(float levels);
 
   // An entry a range, and room for a multiple of 16.
+  [[nodiscard]] size_t room() const { return lo_.size(); }
   [[nodiscard]] const float* lo() const { return lo_.data(); }
   [[nodiscard]] const float* hi() const { return hi_.data(); }
   [[nodiscard]] const float* step() const { return step_.data(); }

@@ -3,7 +3,7 @@
 // sign with mantissa, in which an entropy coder finds nothing.
 #include <memory>
 
-#include "base/float16.h"
+#include "codec/kernels/quant_kernels.h"
 #include "codec/stage.h"
 
 namespace kvik::codec {
@@ -11,17 +11,13 @@ namespace {
 
 class KeepBf16 final : public Quantizer {
  public:
-  Result<void> Quantize(const TileContext& /*context*/, const Tile& tile, SymbolPlanes& planes,
+  Result<void> Quantize(const TileContext& context, const Tile& tile, SymbolPlanes& planes,
                         ByteWriter& /*side*/) const override {
     const size_t n = tile.size();
     Planes(n, planes);
-    uint8_t* const exponents = planes.planes[planes.count - 2].symbols.data();
-    uint8_t* const rest = planes.planes[planes.count - 1].symbols.data();
-    for (size_t i = 0; i < n; ++i) {
-      const uint16_t bits = ToBf16(tile.values[i]).bits;
-      exponents[i] = static_cast<uint8_t>(bits >> 7);
-      rest[i] = static_cast<uint8_t>((bits & 0x7F) | (bits >> 15 << 7));
-    }
+    QuantKernelsOf(context.isa)
+        .split_bf16(tile.values.data(), n, planes.planes[planes.count - 2].symbols.data(),
+                    planes.planes[planes.count - 1].symbols.data());
     return {};
   }
 
@@ -31,16 +27,12 @@ class KeepBf16 final : public Quantizer {
     return {};
   }
 
-  Result<void> Dequantize(const TileContext& /*context*/, const SymbolPlanes& planes,
+  Result<void> Dequantize(const TileContext& context, const SymbolPlanes& planes,
                           ByteReader& /*side*/, Tile& tile) const override {
-    const size_t n = tile.size();
-    const uint8_t* const exponents = planes.planes[planes.count - 2].symbols.data();
-    const uint8_t* const rest = planes.planes[planes.count - 1].symbols.data();
-    for (size_t i = 0; i < n; ++i) {
-      const auto bits =
-          static_cast<uint16_t>((rest[i] >> 7 << 15) | (exponents[i] << 7) | (rest[i] & 0x7F));
-      tile.values[i] = ToFloat(Bf16{bits});
-    }
+    QuantKernelsOf(context.isa)
+        .merge_bf16(planes.planes[planes.count - 2].symbols.data(),
+                    planes.planes[planes.count - 1].symbols.data(), tile.size(),
+                    tile.values.data());
     return {};
   }
 
