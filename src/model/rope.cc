@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/rotary_angles.h"
+
 namespace kvik::model {
 namespace {
 
@@ -49,45 +51,6 @@ void ScaleYarn(const RopeConfig& rope, int32_t head_dim, std::vector<double>& fr
   }
 }
 
-struct SinCos {
-  double sin;
-  double cos;
-};
-
-// For |angle| up to about 1e8 with an error near 1e-15 plus 1e-16 of the angle: reduction to
-// [-pi/4, pi/4] by a pi/2 in three parts, then the Taylor series, whose next term is below 1e-16.
-SinCos ComputeSinCos(double angle) {
-  constexpr double kHalfPiHigh = 0x1.921fb544p+0;  // 33 bits: products with 20-bit counts are exact
-  constexpr double kHalfPiMid = 0x1.0b4611a6p-34;
-  constexpr double kHalfPiLow = 0x1.3198a2e037073p-69;
-  constexpr double kRound = 0x1.8p+52;  // adding it rounds to an integer
-  const double quarter = (angle * (2.0 / std::numbers::pi) + kRound) - kRound;
-  const double r = ((angle - quarter * kHalfPiHigh) - quarter * kHalfPiMid) - quarter * kHalfPiLow;
-  const double x = r * r;
-  double s = -1.0 / 1307674368000.0;
-  s = s * x + 1.0 / 6227020800.0;
-  s = s * x - 1.0 / 39916800.0;
-  s = s * x + 1.0 / 362880.0;
-  s = s * x - 1.0 / 5040.0;
-  s = s * x + 1.0 / 120.0;
-  s = s * x - 1.0 / 6.0;
-  const double sin = s * x * r + r;
-  double c = 1.0 / 20922789888000.0;
-  c = c * x - 1.0 / 87178291200.0;
-  c = c * x + 1.0 / 479001600.0;
-  c = c * x - 1.0 / 3628800.0;
-  c = c * x + 1.0 / 40320.0;
-  c = c * x - 1.0 / 720.0;
-  c = c * x + 1.0 / 24.0;
-  c = c * x - 0.5;
-  const double cos = c * x + 1.0;
-  const auto quadrant = static_cast<int64_t>(quarter) & 3;
-  const double swapped_sin = (quadrant & 1) != 0 ? cos : sin;
-  const double swapped_cos = (quadrant & 1) != 0 ? sin : cos;
-  return {(quadrant & 2) != 0 ? -swapped_sin : swapped_sin,
-          ((quadrant + 1) & 2) != 0 ? -swapped_cos : swapped_cos};
-}
-
 }  // namespace
 
 RopeTable::RopeTable(const RopeConfig& rope, int32_t head_dim) {
@@ -119,11 +82,7 @@ RopeTable::RopeTable(const RopeConfig& rope, int32_t head_dim) {
 
 void RopeTable::Angles(int32_t position, std::span<float> cosines, std::span<float> sines) const {
   KVIK_DCHECK(cosines.size() == frequencies_.size() && sines.size() == frequencies_.size());
-  for (size_t i = 0; i < frequencies_.size(); ++i) {
-    const SinCos angle = ComputeSinCos(position * frequencies_[i]);
-    cosines[i] = static_cast<float>(angle.cos * scale_);
-    sines[i] = static_cast<float>(angle.sin * scale_);
-  }
+  RotaryAngles(Isa::kScalar, {&position, 1}, frequencies_, scale_, cosines.data(), sines.data());
 }
 
 }  // namespace kvik::model

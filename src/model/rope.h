@@ -25,7 +25,7 @@ class RopeTable {
   [[nodiscard]] double scale() const { return scale_; }
 
   // Scaled cosine and sine of every frequency at `position`, each [head_dim / 2]. The same bits on
-  // every host: plain double arithmetic in a fixed order, no library function.
+  // every host (base/rotary_angles.h).
   void Angles(int32_t position, std::span<float> cosines, std::span<float> sines) const;
 
  private:

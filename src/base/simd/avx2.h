@@ -290,6 +290,18 @@ struct Avx2Isa {
   }
   KVIK_SIMD_INLINE F32 DupLow(F32 v) { return Dup(v.lo); }
   KVIK_SIMD_INLINE F32 DupHigh(F32 v) { return Dup(v.hi); }
+  template <int kDistance>
+  KVIK_SIMD_INLINE F32 SwapLanes(F32 v) {
+    static_assert(kDistance == 1 || kDistance == 2 || kDistance == 4 || kDistance == 8);
+    if constexpr (kDistance == 8) {
+      return {v.hi, v.lo};
+    } else if constexpr (kDistance == 4) {
+      return {_mm256_permute2f128_ps(v.lo, v.lo, 1), _mm256_permute2f128_ps(v.hi, v.hi, 1)};
+    } else {
+      constexpr int kOrder = kDistance == 1 ? 0xB1 : 0x4E;  // 1 0 3 2, 2 3 0 1
+      return {_mm256_permute_ps(v.lo, kOrder), _mm256_permute_ps(v.hi, kOrder)};
+    }
+  }
   KVIK_SIMD_INLINE F32 Dup(__m256 half) {
     return {_mm256_permutevar8x32_ps(half, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
             _mm256_permutevar8x32_ps(half, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};

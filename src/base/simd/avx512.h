@@ -132,6 +132,17 @@ struct Avx512Isa {
         _mm512_setr_epi32(8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15), v);
   }
 
+  template <int kDistance>
+  KVIK_SIMD_INLINE F32 SwapLanes(F32 v) {
+    static_assert(kDistance == 1 || kDistance == 2 || kDistance == 4 || kDistance == 8);
+    constexpr int kOrder = kDistance == 1 || kDistance == 4 ? 0xB1 : 0x4E;  // 1 0 3 2, 2 3 0 1
+    if constexpr (kDistance < 4) {
+      return _mm512_permute_ps(v, kOrder);
+    } else {
+      return _mm512_shuffle_f32x4(v, v, kOrder);
+    }
+  }
+
   KVIK_SIMD_INLINE F32 LoadBf16(const Bf16* p) {
     return FromBits(
         Shl<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))));

@@ -243,6 +243,10 @@ struct ScalarIsa {
   KVIK_SCALAR_OP F32 DupHigh(F32 v) {
     return Map([&](int i) { return v.lane[8 + i / 2]; });
   }
+  template <int kDistance>
+  KVIK_SCALAR_OP F32 SwapLanes(F32 v) {
+    return Map([&](int i) { return v.lane[i ^ kDistance]; });
+  }
 
   KVIK_SCALAR_OP F32 LoadBf16(const Bf16* p) {
     return Map([=](int i) { return ToFloat(p[i]); });

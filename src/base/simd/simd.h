@@ -51,6 +51,7 @@
 //              BitsOf(v) FromBits(i); SelectBits(mask, a, b) = (a & mask) | (b & ~mask)
 //   shuffles   Lookup16(t, i): t[i & 15]; Lookup32(t, u, i): the same over t, then u, with i & 31
 //              DupLow(v): lanes 0 0 1 1 .. 7 7; DupHigh(v): lanes 8 8 9 9 .. 15 15
+//              SwapLanes<k>(v): lane i gets lane i ^ k, for k = 1, 2, 4, 8
 //   16 bit     LoadBf16(p) LoadF16(p): 16 values widened; StoreBf16(p, v) = kvik::ToBf16 per lane;
 //              StoreF16(p, v) = kvik::ToF16 per lane (a NaN's payload may differ)
 //   bf16 pairs LoadPairs(p) StorePairs(p, x) Set1Pair(bits) LoadPairsN(p, n pairs)

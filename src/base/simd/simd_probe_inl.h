@@ -106,6 +106,10 @@ struct ProbeBody {
     Emit(out, "Lookup32", V::Lookup32(a, b, V::BitsOf(c)));
     Emit(out, "DupLow", V::DupLow(a));
     Emit(out, "DupHigh", V::DupHigh(a));
+    Emit(out, "SwapLanes<1>", V::template SwapLanes<1>(a));
+    Emit(out, "SwapLanes<2>", V::template SwapLanes<2>(a));
+    Emit(out, "SwapLanes<4>", V::template SwapLanes<4>(a));
+    Emit(out, "SwapLanes<8>", V::template SwapLanes<8>(a));
     EmitI(out, "AddI", V::AddI(ia, ib));
     EmitI(out, "SubI", V::SubI(ia, ib));
     EmitI(out, "AndI", V::AndI(ia, ib));
