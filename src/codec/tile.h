@@ -53,6 +53,13 @@ struct Tile {
   [[nodiscard]] std::span<const float> Head(int32_t head) const {
     return {values.data() + Offset(head), Page()};
   }
+  // n values beyond the tile's own, of any content. Valid, like all views, until values grow.
+  [[nodiscard]] std::span<float> Scratch(size_t n) {
+    if (values.size() < size() + n) {
+      values.resize(size() + n);
+    }
+    return {values.data() + size(), n};
+  }
   void Resize(int32_t new_heads, int32_t new_rows, int32_t new_channels) {
     heads = new_heads;
     rows = new_rows;
