@@ -276,6 +276,32 @@ TEST_P(Coder, DamageIsRefusedOrGivesSymbolsOfTheAlphabet) {
 INSTANTIATE_TEST_SUITE_P(All, Coder, ::testing::ValuesIn(AllCoders()),
                          ::testing::PrintToStringParamName());
 
+// --- zstd, lz4 -----------------------------------------------------------------------------------
+
+TEST(LibraryCoders, ZstdIsNearTheEntropyAndNeitherExpands) {
+  Rng rng(48);
+  const auto zstd = Make({"zstd", {}}, nullptr);
+  const auto lz4 = Make({"lz4", {}}, nullptr);
+  SymbolPlanes planes;
+  AddBell(rng, 16, 0, 200000, 0.12, planes);
+  EXPECT_LT(8.0 * static_cast<double>(Encode(*zstd, planes).size()),
+            1.02 * Entropy(planes.planes[0].symbols));
+  EXPECT_LE(Encode(*lz4, planes).size(), 100001U);
+  // Four symbols to a byte, and what repeats costs next to nothing.
+  auto& few = planes.Add(4, 0, 400000).symbols;
+  std::fill(few.begin(), few.end(), uint8_t{3});
+  EXPECT_LT(Encode(*lz4, planes).size(), 102000U);
+}
+
+TEST(LibraryCoders, LevelsOfZstdAreItsOwn) {
+  const StageModule* stage = FindStage(StageKind::kCoder, "zstd");
+  ASSERT_NE(stage, nullptr);
+  EXPECT_TRUE(
+      StageArgs::Check("zstd", stage->params, {{"level", ArgValue::Number(19)}}).has_value());
+  EXPECT_FALSE(
+      StageArgs::Check("zstd", stage->params, {{"level", ArgValue::Number(0)}}).has_value());
+}
+
 // --- rans ----------------------------------------------------------------------------------------
 
 CoderCase Rans(const std::string& tables) { return {"rans", {{"tables", ArgValue::Word(tables)}}}; }

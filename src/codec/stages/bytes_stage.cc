@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coder `none`: a byte a symbol.
-#include <algorithm>
 #include <cstring>
 #include <memory>
 
+#include "codec/kernels/coder_kernels.h"
 #include "codec/stage.h"
 
 namespace kvik::codec {
@@ -19,8 +19,9 @@ class Bytes final : public EntropyCoder {
     return {};
   }
 
-  Result<void> Decode(const TileContext& /*context*/, std::span<const std::byte> in,
+  Result<void> Decode(const TileContext& context, std::span<const std::byte> in,
                       SymbolPlanes& planes) const override {
+    const CoderKernels& kernels = CoderKernelsOf(context.isa);
     ByteReader reader(in);
     for (SymbolPlane& plane : planes.used()) {
       KVIK_ASSIGN(const auto bytes, reader.Bytes(plane.symbols.size()));
@@ -28,8 +29,7 @@ class Bytes final : public EntropyCoder {
         std::memcpy(plane.symbols.data(), bytes.data(), bytes.size());
       }
       if (plane.alphabet < 256 &&
-          std::any_of(plane.symbols.begin(), plane.symbols.end(),
-                      [&](uint8_t symbol) { return symbol >= plane.alphabet; })) {
+          kernels.largest(plane.symbols.data(), plane.symbols.size()) >= plane.alphabet) {
         return Err(ErrorCode::kCorrupt, "a symbol is outside its alphabet of %d", plane.alphabet);
       }
     }
