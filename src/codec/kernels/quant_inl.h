@@ -403,17 +403,24 @@ struct QuantOps {
         });
   }
 
-  static void EcsqQuantize(const float* x, size_t rows, size_t channels, const EcsqChannels& params,
+  // Entries of the classes of channels [0, n) at `classes`.
+  KVIK_SIMD_INLINE F32 OfClasses(const float* table, I32 classes) {
+    return V::Lookup32(V::Load(table), V::Load(table + kLanes), classes);
+  }
+
+  static void EcsqQuantize(const float* x, size_t rows, size_t channels, float inverse_step,
+                           const EcsqTables& tables, const uint8_t* classes,
                            uint8_t* const* symbols) {
     const I32 kSign = V::SetI(INT32_MIN);
+    const F32 inv = V::Set1(inverse_step);
     ForEach(
         0, channels, [&](size_t c, size_t n) __attribute__((always_inline)) {
-          const F32 inv = V::Load(params.inv + c);
-          const I32 theta = V::BitsOf(V::Load(params.theta + c));
-          const F32 limit = V::Load(params.limit + c);
+          const I32 index = LoadBytesUpTo(classes + c, n);
+          const I32 theta = V::BitsOf(OfClasses(tables.theta, index));
+          const F32 limit = OfClasses(tables.limit, index);
           const F32 lower = V::Neg(limit);
-          const I32 zero = V::LoadI(params.zero + c);
-          const I32 mask = V::LoadI(params.mask + c);
+          const I32 zero = V::SubI(V::ToI32(limit), V::SetI(1));
+          const I32 mask = V::SubI(V::ToI32(V::Add(limit, limit)), V::SetI(1));
           const auto symbols_of = [&](size_t r) __attribute__((always_inline)) {
             const F32 y = V::Mul(LoadUpTo(x + r * channels + c, n), inv);
             const F32 moved = V::Sub(y, V::FromBits(V::SelectBits(kSign, V::BitsOf(y), theta)));
@@ -447,14 +454,16 @@ struct QuantOps {
   }
 
   static void EcsqDequantize(const uint8_t* const* symbols, size_t rows, size_t channels,
-                             const EcsqChannels& params, float* x) {
+                             float step, const EcsqTables& tables, const uint8_t* classes,
+                             float* x) {
     const I32 kSign = V::SetI(INT32_MIN);
     const I32 kByte = V::SetI(0xFF);
     ForEach(
         0, channels, [&](size_t c, size_t n) __attribute__((always_inline)) {
-          const F32 slope = V::Load(params.slope + c);
-          const F32 offset = V::Load(params.offset + c);
-          const I32 zero = V::LoadI(params.zero + c);
+          const I32 index = LoadBytesUpTo(classes + c, n);
+          const F32 slope = V::Mul(OfClasses(tables.slope, index), V::Set1(step));
+          const F32 offset = V::Mul(OfClasses(tables.offset, index), V::Set1(step));
+          const I32 zero = V::SubI(V::ToI32(OfClasses(tables.limit, index)), V::SetI(1));
           const auto put = [&](size_t r, I32 symbol) __attribute__((always_inline)) {
             const F32 q = V::ToF32(V::SubI(symbol, zero));
             const F32 magnitude = V::Abs(q);

@@ -14,15 +14,13 @@
 
 namespace kvik::codec {
 
-// Parameters of the entropy-constrained quantizer, an entry a channel.
-struct EcsqChannels {
-  const float* inv = nullptr;     // 1 / step
-  const float* theta = nullptr;   // how far rounding boundaries are moved outwards, in steps
-  const float* limit = nullptr;   // zero + 1
-  const int32_t* zero = nullptr;  // the symbol of 0: alphabet / 2 - 1
-  const int32_t* mask = nullptr;  // alphabet - 1, which is also the escape symbol
-  const float* slope = nullptr;   // magnitude m >= 1 is reconstructed as m * slope + offset
-  const float* offset = nullptr;
+// What the entropy-constrained quantizer does with the channels of a class (codec/ecsq_classes.h),
+// an entry a class. All but `limit` in steps.
+struct EcsqTables {
+  float theta[32];  // how far the boundaries between symbols are moved outwards, in [0, 0.5)
+  float limit[32];  // alphabet / 2: symbol limit - 1 is 0, symbol 2 * limit - 1 the escape
+  float slope[32];  // magnitude m >= 1 is reconstructed as m * slope + offset
+  float offset[32];
 };
 
 struct QuantKernels {
@@ -73,12 +71,12 @@ struct QuantKernels {
   // sums[c] = sum of squares of channel c, rows ascending.
   void (*column_squares)(const float* x, size_t rows, size_t channels, float* sums);
   // Symbols of channel c go to symbols[c][0..rows). q = x * inv moved by theta towards 0, rounded;
-  // symbol = q + zero, or the escape where that is outside [0, escape).
-  void (*ecsq_quantize)(const float* x, size_t rows, size_t channels, const EcsqChannels& params,
-                        uint8_t* const* symbols);
+  // symbol = q + limit - 1, or the escape where that is outside [0, escape). classes[c] < 32.
+  void (*ecsq_quantize)(const float* x, size_t rows, size_t channels, float inv,
+                        const EcsqTables& tables, const uint8_t* classes, uint8_t* const* symbols);
   // The reverse; escapes give any finite value.
-  void (*ecsq_dequantize)(const uint8_t* const* symbols, size_t rows, size_t channels,
-                          const EcsqChannels& params, float* x);
+  void (*ecsq_dequantize)(const uint8_t* const* symbols, size_t rows, size_t channels, float step,
+                          const EcsqTables& tables, const uint8_t* classes, float* x);
 };
 
 // The kernels of an ISA. REQUIRES: IsaSupported(isa).
