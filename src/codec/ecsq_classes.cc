@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codec/ecsq_classes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -43,11 +44,8 @@ uint8_t EcsqClassOf(float spread) {
     lowest[1] = 0.229F;
     return lowest;
   }();
-  uint8_t k = 0;
-  while (k + 1U < kNumEcsqClasses && spread >= kLowest[k + 1U]) {
-    ++k;
-  }
-  return k;
+  const auto* const above = std::upper_bound(kLowest.begin() + 1, kLowest.end(), spread);
+  return static_cast<uint8_t>(above - kLowest.begin() - 1);
 }
 
 const EcsqTables& EcsqTablesOfClasses() {

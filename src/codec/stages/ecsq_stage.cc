@@ -51,12 +51,16 @@ class ClassMap {
   ClassMap(size_t cells, size_t channels)
       : channels_(channels), classes_(cells * channels), ranks_(cells * channels), counts_(cells) {}
 
-  void Set(size_t cell, std::span<const uint8_t> classes) {
+  // class_of(channel).
+  template <class ClassOf>
+  void Set(size_t cell, const ClassOf& class_of) {
     auto& counts = counts_[cell];
     counts.fill(0);
+    uint8_t* const classes = classes_.data() + cell * channels_;
+    uint16_t* const ranks = ranks_.data() + cell * channels_;
     for (size_t c = 0; c < channels_; ++c) {
-      classes_[cell * channels_ + c] = classes[c];
-      ranks_[cell * channels_ + c] = counts[classes[c]]++;
+      classes[c] = class_of(c);
+      ranks[c] = counts[classes[c]]++;
     }
   }
   [[nodiscard]] const uint8_t* classes(size_t cell) const {
@@ -183,15 +187,19 @@ Result<int64_t> ReadSteps(ByteReader& side) {
   return steps;
 }
 
-// The classes of protected rows follow from those of the others.
-void SetClasses(Cells& cells, size_t cell, std::span<const uint8_t> classes, float protect) {
-  std::vector<uint8_t> guarded;
-  guarded.reserve(classes.size());
-  for (const uint8_t k : classes) {
-    guarded.push_back(EcsqClassOf(kEcsqClasses[k].spread * protect));
+// The classes of protected rows follow from those of the others: the same spreads in finer steps.
+std::array<uint8_t, kNumEcsqClasses> GuardedClasses(float protect) {
+  std::array<uint8_t, kNumEcsqClasses> guarded{};
+  for (size_t k = 0; k < kNumEcsqClasses; ++k) {
+    guarded[k] = EcsqClassOf(kEcsqClasses[k].spread * protect);
   }
-  cells.body.Set(cell, classes);
-  cells.guarded.Set(cell, guarded);
+  return guarded;
+}
+
+void SetClasses(Cells& cells, size_t cell, std::span<const uint8_t> classes,
+                const std::array<uint8_t, kNumEcsqClasses>& guarded) {
+  cells.body.Set(cell, [&](size_t c) { return classes[c]; });
+  cells.guarded.Set(cell, [&](size_t c) { return guarded[classes[c]]; });
 }
 
 // The step for a weight, as a half where it is stored.
@@ -457,6 +465,7 @@ class Ecsq final : public Quantizer {
     auto cells = std::make_unique<Cells>(static_cast<size_t>(tile.heads), channels);
     std::vector<float> sums((channels + 15) / 16 * 16);
     std::vector<uint8_t> classes(channels);
+    const auto guarded = GuardedClasses(protect_);
     for (int32_t h = 0; h < tile.heads; ++h) {
       kernels.column_squares(tile.Head(h).data() + split.begin * channels, split.body(), channels,
                              sums.data());
@@ -475,7 +484,7 @@ class Ecsq final : public Quantizer {
       side.Half(stored);
       WriteClasses(classes, side);
       cells->steps[static_cast<size_t>(h)] = step;
-      SetClasses(*cells, static_cast<size_t>(h), classes, protect_);
+      SetClasses(*cells, static_cast<size_t>(h), classes, guarded);
     }
     return cells;
   }
@@ -484,6 +493,7 @@ class Ecsq final : public Quantizer {
     const auto channels = static_cast<size_t>(shape.channels);
     auto cells = std::make_unique<Cells>(static_cast<size_t>(shape.heads), channels);
     std::vector<uint8_t> classes(channels);
+    const auto guarded = GuardedClasses(protect_);
     for (size_t h = 0; h < static_cast<size_t>(shape.heads); ++h) {
       KVIK_ASSIGN(const F16 stored, side.Half());
       const float step = ToFloat(stored);
@@ -492,7 +502,7 @@ class Ecsq final : public Quantizer {
       }
       KVIK_TRY(ReadClasses(side, classes));
       cells->steps[h] = step;
-      SetClasses(*cells, h, classes, protect_);
+      SetClasses(*cells, h, classes, guarded);
     }
     return std::unique_ptr<const Cells>(std::move(cells));
   }
@@ -562,6 +572,7 @@ Result<std::unique_ptr<const Cells>> Calibrated(const Allocation& d, float prote
   const size_t num_cells = static_cast<size_t>(layers) * static_cast<size_t>(heads);
   auto cells = std::make_unique<Cells>(num_cells, channels);
   std::vector<uint8_t> classes(channels);
+  const auto guarded = GuardedClasses(protect);
   for (size_t cell = 0; cell < num_cells; ++cell) {
     const auto spreads = std::span(sigma->values).subspan(cell * channels, channels);
     double weight = 0;
@@ -579,7 +590,7 @@ Result<std::unique_ptr<const Cells>> Calibrated(const Allocation& d, float prote
       classes[c] = EcsqClassOf(spreads[c] / step);
     }
     cells->steps[cell] = step;
-    SetClasses(*cells, cell, classes, protect);
+    SetClasses(*cells, cell, classes, guarded);
   }
   return std::unique_ptr<const Cells>(std::move(cells));
 }
