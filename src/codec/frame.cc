@@ -19,12 +19,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/sha256.h"
 #include "codec/byte_stream.h"
+#include "codec/kernels/rows_kernels.h"
 #include "codec/registry.h"
 #include "codec/stage.h"
 
@@ -336,6 +338,9 @@ Result<void> FrameCodec::Impl::EncodePart(const KvRows& rows, kv::KvPart which,
            static_cast<size_t>(position - rows.first_token) * dim;
   };
 
+  const RowsKernels& kernels = RowsKernelsOf(isa);
+  // Exact pipelines only take NaNs out: on the way through float32 a signalling one turns quiet.
+  const float limit = staged.lossy() ? kLargestValue : std::numeric_limits<float>::infinity();
   size_t kept_values = 0;
   workspace.exceptions.clear();
   for (const Group& group : groups) {
@@ -347,10 +352,11 @@ Result<void> FrameCodec::Impl::EncodePart(const KvRows& rows, kv::KvPart which,
         const auto base = (static_cast<size_t>(head) * static_cast<size_t>(rows.num_tokens) +
                            static_cast<size_t>(range.first - rows.first_token)) *
                           dim;
+        if (kernels.all_within(first, n, limit)) {
+          continue;
+        }
         for (size_t i = 0; i < n; ++i) {
-          // Exact pipelines work on float32, where a signalling NaN would become a quiet one.
-          const uint16_t magnitude = first[i].bits & 0x7FFFU;
-          if (staged.lossy() ? magnitude > ToBf16(kLargestValue).bits : magnitude > 0x7F80U) {
+          if (!(std::fabs(ToFloat(first[i])) <= limit)) {
             workspace.exceptions.push_back(static_cast<uint32_t>(base + i));
           }
         }
@@ -384,15 +390,13 @@ Result<void> FrameCodec::Impl::EncodePart(const KvRows& rows, kv::KvPart which,
         for (const TokenRange& range : group.kept) {
           const Bf16* const first = row_of(group.heads[h], range.first);
           const auto n = static_cast<size_t>(range.end - range.first) * dim;
-          for (size_t i = 0; i < n; ++i) {
-            to[i] = ToFloat(first[i]);
-          }
+          kernels.widen(first, n, to);
           to += n;
         }
       }
       if (!workspace.exceptions.empty()) {
         for (size_t i = 0; i < tile.size(); ++i) {
-          if (!(std::fabs(tile.values[i]) <= kLargestValue)) {
+          if (!(std::fabs(tile.values[i]) <= limit)) {
             tile.values[i] = 0;
           }
         }
@@ -578,9 +582,7 @@ Result<void> FrameCodec::Impl::DecodePart(const FrameHeader& header, kv::KvPart 
       for (const TokenRange& range : group.kept) {
         Bf16* const to = row_of(group.heads[h], range.first);
         const auto n = static_cast<size_t>(range.end - range.first) * dim;
-        for (size_t i = 0; i < n; ++i) {
-          to[i] = ToBf16(from[i]);
-        }
+        RowsKernelsOf(isa).round(from, n, to);
         from += n;
       }
     }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/format.h"
+
 namespace kvik::codec {
 namespace {
 
@@ -100,10 +102,11 @@ Result<PipelineSpec> ParsePipelineOrPreset(std::string_view text) {
       known += known.empty() ? "" : ", ";
       known += preset.name;
     }
-    return Error{ErrorCode::kInvalidInput, "\"" + std::string(text) +
-                                               "\" is neither a pipeline (transforms -> quantizer "
-                                               "-> coder) nor a preset; presets: " +
-                                               known};
+    return Error{ErrorCode::kInvalidInput,
+                 Format("\"%.*s\" is neither a pipeline (transforms -> quantizer -> coder) nor a "
+                        "preset; presets: ",
+                        static_cast<int>(text.size()), text.data()) +
+                     known};
   }
   return PipelineSpec::Parse(text);
 }
