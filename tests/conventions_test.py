@@ -55,6 +55,16 @@ class Conventions(unittest.TestCase):
             r"|base/mapped_file\.h|base/bounded_queue\.h)",
         )
 
+    def test_every_stage_and_preset_of_compression_is_documented(self):
+        text = (ROOT / "docs" / "compression.md").read_text()
+        names = set()
+        for path in (SRC / "codec" / "stages").glob("*_stage.cc"):
+            names.update(re.findall(r'(?:module\.name = |Module\()"([a-z0-9-]+)"', path.read_text()))
+        presets = re.findall(r'^      \{"([a-z0-9-]+)",', (SRC / "codec" / "presets.cc").read_text(), re.M)
+        self.assertGreaterEqual(len(names), 8)
+        self.assertGreaterEqual(len(presets), 12)
+        self.assertFalse([name for name in sorted(names) + presets if f"`{name}`" not in text])
+
     def test_time_and_chance_are_injected(self):
         # Clock& and Rng are parameters, so that a test or the simulator owns them.
         self.complain(
