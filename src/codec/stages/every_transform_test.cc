@@ -95,7 +95,9 @@ TEST_P(EveryTransformTest, ComesBackWithinRoundingOverOddShapes) {
           ASSERT_EQ(inverse->heads, heads);
           ASSERT_EQ(inverse->rows, rows);
           ASSERT_EQ(inverse->channels, head_dim);
-          ASSERT_LT(WorstError(tile, *inverse), IsExact(text) ? 3e-6 : 4.1e-3)
+          // A matrix that is not orthonormal multiplies rounding errors by its condition.
+          const double bound = !IsExact(text) ? 4.1e-3 : text == "affine(kind=full)" ? 2e-5 : 3e-6;
+          ASSERT_LT(WorstError(tile, *inverse), bound)
               << text << " [" << heads << ", " << rows << ", " << head_dim << "] at " << first
               << " seed " << kSeed;
         }
