@@ -9,11 +9,13 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -66,14 +68,14 @@ std::vector<Pipeline> Pipelines() {
        {},
        {}},
       {"hadamard ecsq rans",
-       "hadamard -> ecsq(d=0.1) -> rans",
+       "hadamard -> ecsq(d=0.7) -> rans",
        {0.5, "slowest stage"},
        {0.5, "slowest stage"}},
       {"prerope hadamard ecsq rans",
-       "k:prerope+center+hadamard|v:center+hadamard -> ecsq(d=0.1) -> rans",
+       "k:prerope+center+hadamard|v:center+hadamard -> ecsq(d=0.7) -> rans",
        {},
        {}},
-      {"klt ecsq rans", "center+klt -> ecsq(d=0.1) -> rans", {}, {}},
+      {"klt ecsq rans", "center+klt -> ecsq(d=0.7) -> rans", {}, {}},
       {"hadamard 4 bits rans", "hadamard -> uniform(levels=16,per=token,group=64) -> rans", {}, {}},
       {"cachegen",
        "delta -> uniform(levels=thirds(32,16,12),mode=symmetric,per=token) -> rans",
@@ -115,7 +117,7 @@ Set MakeSet(const std::string& name, const ModelFacts& model, size_t frames) {
   constexpr size_t kDistinct = 4;
   for (size_t i = 0; i < kDistinct; ++i) {
     set.made.push_back(std::make_unique<testing::MadeRows>(model, static_cast<int32_t>(i), 0,
-                                                           kFrameTokens, 10 + i));
+                                                           kFrameTokens, 10 + i, false));
   }
   for (size_t frame = 0; frame < frames; ++frame) {
     const testing::MadeRows& made = *set.made[frame % kDistinct];
@@ -124,6 +126,100 @@ Set MakeSet(const std::string& name, const ModelFacts& model, size_t frames) {
     std::copy(made.values.begin(), made.values.end(), to + made.keys.size());
   }
   return set;
+}
+
+// The spreads of channels and the tables of symbols that `pipeline` has on the set's first frames,
+// which stand for calibration: a static model that fits.
+void Measure(const PipelineSpec& pipeline, const ModelFacts& model, const Set& set, Isa isa,
+             SideInfo& side_info) {
+  const auto check = [](const Result<void>& result) {
+    KVIK_CHECK(result.has_value(), "%s", result.error().message.c_str());
+  };
+  std::vector<int32_t> heads(kHeads);
+  std::vector<int32_t> positions(kFrameTokens);
+  std::iota(heads.begin(), heads.end(), 0);
+  std::iota(positions.begin(), positions.end(), 0);
+  for (const kv::KvPart which : {kv::KvPart::kKey, kv::KvPart::kValue}) {
+    const PartSpec& part = pipeline.part(which);
+    StageSite site;
+    site.model = &model;
+    site.side_info = &side_info;
+    site.part = which;
+    site.channels = kDim;
+    TileContext context;
+    context.model = &model;
+    context.side_info = &side_info;
+    context.isa = isa;
+    context.part = which;
+    context.heads = heads;
+    context.positions = positions;
+    std::vector<Tile> tiles(4);
+    std::vector<std::byte> bytes;
+    ByteWriter side(bytes);
+    for (int32_t layer = 0; layer < 4; ++layer) {
+      Tile& tile = tiles[static_cast<size_t>(layer)];
+      const testing::MadeRows& made = *set.made[static_cast<size_t>(layer)];
+      const auto& values = which == kv::KvPart::kKey ? made.keys : made.values;
+      tile.Resize(kHeads, kFrameTokens, kDim);
+      for (size_t i = 0; i < values.size(); ++i) {
+        tile.values[i] = ToFloat(values[i]);
+      }
+    }
+    for (size_t i = 0; i < part.transforms.size(); ++i) {
+      site.side_key = SideKey(part, which, i);
+      const StageSpec& stage = part.transforms[i];
+      const auto transform = OrDie(stage.module->make_transform(stage.args, site));
+      for (int32_t layer = 0; layer < 4; ++layer) {
+        context.layer = layer;
+        check(transform->Forward(context, tiles[static_cast<size_t>(layer)], side));
+      }
+      if (tiles[0].rows != kFrameTokens) {
+        return;
+      }
+    }
+    std::vector<float> sigmas;
+    for (const Tile& tile : tiles) {
+      for (int32_t head = 0; head < kHeads; ++head) {
+        for (int32_t c = 0; c < kDim; ++c) {
+          double squares = 0;
+          for (int32_t t = 0; t < kFrameTokens; ++t) {
+            const double x = tile.Head(head)[static_cast<size_t>(t * kDim + c)];
+            squares += x * x;
+          }
+          sigmas.push_back(static_cast<float>(std::sqrt(squares / kFrameTokens)));
+        }
+      }
+    }
+    site.side_key = SideKey(part, which, part.transforms.size());
+    check(side_info.Add(site.side_key + "/sigma", {4, kHeads, kDim}, sigmas));
+    const auto quantizer = OrDie(part.quantizer.module->make_quantizer(part.quantizer.args, site));
+    std::map<int32_t, std::vector<float>> counts;
+    size_t alphabet = 0;
+    for (int32_t layer = 0; layer < 4; ++layer) {
+      SymbolPlanes planes;
+      context.layer = layer;
+      check(quantizer->Quantize(context, tiles[static_cast<size_t>(layer)], planes, side));
+      for (const SymbolPlane& plane : planes.used()) {
+        alphabet = std::max(alphabet, static_cast<size_t>(plane.alphabet));
+        std::vector<float>& table = counts[plane.context];
+        table.resize(256);
+        for (const uint8_t symbol : plane.symbols) {
+          table[symbol] += 1;
+        }
+      }
+    }
+    const int32_t contexts = counts.empty() ? 0 : counts.rbegin()->first + 1;
+    std::vector<float> tables(static_cast<size_t>(contexts) * alphabet);
+    for (const auto& [index, table] : counts) {
+      for (size_t symbol = 0; symbol < alphabet; ++symbol) {
+        tables[static_cast<size_t>(index) * alphabet + symbol] = std::min(table[symbol], 60000.0F);
+      }
+    }
+    if (!tables.empty()) {
+      check(side_info.Add(TablesKey(part, which), {contexts, static_cast<int32_t>(alphabet)},
+                          tables));
+    }
+  }
 }
 
 // One case: what a round does, and the GB/s of every round.
@@ -242,6 +338,7 @@ class Bench {
   void AddPipeline(const Pipeline& pipeline) {
     const PipelineSpec spec = OrDie(PipelineSpec::Parse(pipeline.text));
     const auto side = testing::MadeSideInfo(spec, model_, 3);
+    Measure(spec, model_, *sets_[0], isa_, *side);
     const std::shared_ptr<FrameCodec> codec = OrDie(FrameCodec::Create(spec, model_, side, isa_));
     const auto scalar = OrDie(FrameCodec::Create(spec, model_, side, Isa::kScalar));
     for (const auto& set_owner : sets_) {

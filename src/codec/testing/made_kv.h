@@ -35,14 +35,15 @@ inline float Normal(Rng& rng) {
 }
 
 // One layer's rows, [kv_heads, num_tokens, head_dim]. Channels differ in spread, as real ones do,
-// and a few keys have a large constant part, as those of models with key biases.
+// and a few keys have a large constant part, as those of models with key biases (unless told not
+// to).
 struct MadeRows {
   std::vector<Bf16> keys;
   std::vector<Bf16> values;
   KvRows rows;
 
   MadeRows(const ModelFacts& model, int32_t layer, int32_t first_token, int32_t num_tokens,
-           uint64_t seed) {
+           uint64_t seed, bool biased = true) {
     Rng rng(seed, static_cast<uint64_t>(layer));
     const auto dim = static_cast<size_t>(model.head_dim);
     const size_t n =
@@ -53,7 +54,7 @@ struct MadeRows {
     std::vector<float> bias(spread.size());
     for (size_t c = 0; c < spread.size(); ++c) {
       spread[c] = std::exp(0.5F * Normal(rng));
-      bias[c] = rng.Below(16) == 0 ? 200.0F * Normal(rng) : 0.0F;
+      bias[c] = biased && rng.Below(16) == 0 ? 200.0F * Normal(rng) : 0.0F;
     }
     for (size_t i = 0; i < n; ++i) {
       const size_t head = i / (static_cast<size_t>(num_tokens) * dim);
