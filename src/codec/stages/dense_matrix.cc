@@ -83,7 +83,7 @@ Result<std::vector<double>> Inverted(std::span<const double> matrix, size_t n) {
       }
     }
     const double value = left[pivot * n + column];
-    if (value == 0.0) {
+    if (!(std::abs(value) > 0.0)) {  // or not a number
       return Err(ErrorCode::kInvalidInput, "a matrix to be inverted is singular");
     }
     if (pivot != column) {
