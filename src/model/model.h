@@ -25,8 +25,8 @@ namespace kvik::model {
 class ModelSource;
 
 struct ModelOptions {
-  Isa isa = Isa::kScalar;              // as SelectIsa() says
-  std::optional<ComputeType> compute;  // none = auto: bf16 on avx512bf16, else float32
+  Isa isa = Isa::kScalar;                   // as SelectIsa() says
+  std::optional<ComputeType> compute = {};  // none = auto: bf16 on avx512bf16, else float32
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   int32_t block_size_tokens = 16;  // 16, 32 or 64
   int32_t max_batch_rows = 512;    // StepBatch::num_rows() at most

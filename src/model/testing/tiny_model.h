@@ -31,9 +31,9 @@ struct TinyModelOptions {
   GgmlType format = GgmlType::kQ8_0;  // of all matrices
   uint64_t seed = 1;
   // Rope scaling as GGUF spells it: "", "linear" or "yarn"; with `rope_factor`.
-  std::string rope_scaling;
+  std::string rope_scaling = {};
   float rope_factor = 1.0F;
-  std::vector<float> rope_divisors;  // [head_dim / 2]: the tensor rope_freqs.weight
+  std::vector<float> rope_divisors = {};  // [head_dim / 2]: the tensor rope_freqs.weight
 };
 
 // The file's bytes. The vocabulary has kTinyVocabSize tokens.

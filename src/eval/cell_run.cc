@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eval/cell_run.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "base/aligned_buffer.h"
+
+namespace kvik::eval {
+namespace {
+
+// Raise when any measured number changes its meaning.
+constexpr int kMeasureVersion = 1;
+
+}  // namespace
+
+struct CellRun::State {
+  std::unique_ptr<PromptEvaluator> evaluator;
+  std::vector<std::optional<Error>> failures;         // by coder
+  std::vector<std::vector<PromptQuality>> qualities;  // by coder, one a prompt
+  int64_t positions = 0;                              // of the prompts so far
+  int64_t progress = 0;
+  CellRunResult result;
+};
+
+CellRun::CellRun(model::Model& model, ThreadPool& pool, const text::Tokenizer& tokenizer,
+                 const Clock& clock, const CellPrompts& prompts, RawCorpus& corpus, ResultsLog& log,
+                 const CellRunOptions& options)
+    : model_(model),
+      pool_(pool),
+      tokenizer_(tokenizer),
+      clock_(clock),
+      prompts_(prompts),
+      corpus_(corpus),
+      log_(log),
+      options_(options) {}
+
+uint64_t CellRun::KeyOf(uint64_t prompt_key, const KvCoder& coder) const {
+  const QualityOptions& quality = options_.quality;
+  std::string text = "quality " + std::to_string(kMeasureVersion) + "\n" + coder.identity() + "\n" +
+                     std::to_string(prompt_key);
+  text += quality.every_block ? "\nevery block" : "";
+  text += quality.score_tasks ? "\nscored" : "";
+  return ResultKey(text);
+}
+
+bool CellRun::Enough(const State& state) const {
+  return options_.positions > 0 && state.positions >= options_.positions;
+}
+
+Result<void> CellRun::RunBatch(std::span<KvCoder* const> coders, std::span<const size_t> candidates,
+                               State& state) {
+  const auto known = [&](uint64_t key, size_t coder) {
+    return log_.Find(KeyOf(key, *coders[coder]));
+  };
+  std::vector<size_t> needed;  // candidates that some coder has not been measured on
+  std::vector<std::optional<uint64_t>> keys;
+  for (const size_t candidate : candidates) {
+    KVIK_ASSIGN(const std::optional<uint64_t> key, corpus_.KeyOf(candidate));
+    keys.push_back(key);
+    bool missing = false;
+    for (size_t coder = 0; key && coder < coders.size(); ++coder) {
+      missing = missing || (!state.failures[coder] && known(*key, coder) == nullptr);
+    }
+    if (missing) {
+      needed.push_back(candidate);
+    }
+  }
+  KVIK_ASSIGN(std::vector<std::optional<RawPrompt>> raw, corpus_.Get(needed));
+  size_t next = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const bool is_needed = next < needed.size() && needed[next] == candidates[i];
+    const std::optional<RawPrompt> prompt =
+        is_needed ? std::move(raw[next++]) : std::optional<RawPrompt>();
+    if (!keys[i] || Enough(state)) {
+      continue;
+    }
+    if (prompt && prompt->shape().num_continuation > 1) {
+      KVIK_TRY(
+          state.evaluator->Load(*prompt, prompts_.item(static_cast<size_t>(prompt->shape().item))));
+    }
+    int64_t positions = 0;
+    for (size_t coder = 0; coder < coders.size(); ++coder) {
+      if (state.failures[coder]) {
+        continue;
+      }
+      const PromptQuality* found = known(*keys[i], coder);
+      PromptQuality quality;
+      if (found != nullptr) {
+        quality = *found;
+        ++state.result.known;
+      } else {
+        // A prompt that is answered by an end token alone has nothing to judge; that is kept, too.
+        if (prompt->shape().num_continuation > 1) {
+          Result<PromptQuality> measured = state.evaluator->Evaluate(*coders[coder]);
+          if (!measured) {
+            state.failures[coder] = measured.error();
+            continue;
+          }
+          quality = *measured;
+        }
+        KVIK_TRY(log_.Add(KeyOf(*keys[i], *coders[coder]), quality));
+        ++state.result.evaluations;
+      }
+      positions = std::max(positions, quality.positions);
+      if (quality.positions > 0) {
+        state.qualities[coder].push_back(quality);
+      }
+      state.progress += quality.positions;
+      if (on_progress) {
+        on_progress(state.progress);
+      }
+    }
+    state.positions += positions;
+  }
+  return {};
+}
+
+Result<CellRunResult> CellRun::Run(std::span<KvCoder* const> coders) {
+  State state;
+  KVIK_ASSIGN(state.evaluator,
+              PromptEvaluator::Create(model_, pool_, tokenizer_, clock_, options_.quality));
+  state.failures.resize(coders.size());
+  state.qualities.resize(coders.size());
+  const size_t batch = corpus_.batch_prompts();
+  for (size_t first = 0; first < prompts_.size() && !Enough(state); first += batch) {
+    std::vector<size_t> candidates(std::min(batch, prompts_.size() - first));
+    std::iota(candidates.begin(), candidates.end(), first);
+    KVIK_TRY(RunBatch(coders, candidates, state));
+  }
+  for (size_t coder = 0; coder < coders.size(); ++coder) {
+    if (state.failures[coder]) {
+      state.result.coders.push_back(*state.failures[coder]);
+    } else if (state.qualities[coder].empty()) {
+      return Err(ErrorCode::kNotFound,
+                 "%s: no prompt has a position to judge: all are too long for the cell or the "
+                 "context, or are answered by an end token",
+                 CellName(prompts_.cell()).c_str());
+    } else {
+      state.result.coders.push_back(Summarize(state.qualities[coder], options_.seed));
+    }
+  }
+  state.result.times = state.evaluator->times();
+  return std::move(state.result);
+}
+
+Result<ModelSpeed> MeasureModelSpeed(model::Model& model, const Clock& clock) {
+  const kv::KvGeometry& geometry = model.kv_geometry();
+  const int32_t prefill_rows =
+      std::min(model.options().max_batch_rows, model.options().max_context_tokens);
+  const int32_t judged_rows = std::min(prefill_rows, model.options().max_logit_rows);
+  const auto blocks = static_cast<size_t>((prefill_rows + geometry.block_size_tokens - 1) /
+                                          geometry.block_size_tokens);
+  KVIK_ASSIGN(AlignedBuffer arena, AlignedBuffer::Create(blocks * geometry.bytes_per_block()));
+  std::vector<BlockId> table(blocks);
+  std::iota(table.begin(), table.end(), 0);
+  const auto seconds = [&](int32_t rows, bool judged) {
+    model::StepBatch batch;
+    const std::vector<TokenId> tokens(static_cast<size_t>(rows), 0);
+    batch.Add(tokens, 0, table, false);
+    for (int32_t row = 0; judged && row < rows; ++row) {
+      batch.logit_rows.push_back(row);
+    }
+    int64_t best_us = 0;
+    for (int i = 0; i < 2; ++i) {  // the first one also touches the memory
+      const int64_t start_us = clock.NowMicros();
+      (void)model.Forward(batch, {arena.data(), arena.size_bytes()});
+      const int64_t took_us = clock.NowMicros() - start_us;
+      best_us = i == 0 ? took_us : std::min(best_us, took_us);
+    }
+    return static_cast<double>(std::max<int64_t>(best_us, 1)) * 1e-6;
+  };
+  return ModelSpeed{.prefill_tokens_per_s = prefill_rows / seconds(prefill_rows, false),
+                    .judged_rows_per_s = judged_rows / seconds(judged_rows, true)};
+}
+
+}  // namespace kvik::eval

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// eval/cell_run.h: many coders on the prompts of one cell, in one pass: every prompt's raw run is
+// loaded and computed once for all of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/thread_pool.h"
+#include "eval/kv_coder.h"
+#include "eval/prompts.h"
+#include "eval/quality.h"
+#include "eval/raw_corpus.h"
+#include "eval/results_log.h"
+#include "eval/statistics.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+namespace kvik::eval {
+
+struct CellRunOptions {
+  // Candidates are taken in their order until this many positions can be judged; 0: all.
+  int64_t positions = 0;
+  uint64_t seed = 0;  // of the intervals
+  QualityOptions quality = {};
+};
+
+struct CellRunResult {
+  // By coder; its error where it failed, and then nothing more of it was tried.
+  std::vector<Result<CellQuality>> coders;
+  int64_t evaluations = 0;  // measured now
+  int64_t known = 0;        // taken from the log
+  QualityTimes times;
+};
+
+// What the model does in a second here, for saying how long something will take.
+struct ModelSpeed {
+  double prefill_tokens_per_s = 0;
+  double judged_rows_per_s = 0;  // with logits
+};
+// Takes a second or two.
+Result<ModelSpeed> MeasureModelSpeed(model::Model& model, const Clock& clock);
+
+// Borrows everything for its lifetime. Owned by the model's thread.
+class CellRun {
+ public:
+  CellRun(model::Model& model, ThreadPool& pool, const text::Tokenizer& tokenizer,
+          const Clock& clock, const CellPrompts& prompts, RawCorpus& corpus, ResultsLog& log,
+          const CellRunOptions& options);
+
+  // Measures what the log does not have; each result is in the log when the next one begins, so
+  // that a run which was ended goes on there. kNotFound: no prompt of the cell has a position to
+  // judge. Fails as the corpus and the log do.
+  Result<CellRunResult> Run(std::span<KvCoder* const> coders);
+
+  // Called with positions judged so far, summed over coders, those from the log included.
+  std::function<void(int64_t positions)> on_progress;
+
+ private:
+  struct State;
+  Result<void> RunBatch(std::span<KvCoder* const> coders, std::span<const size_t> candidates,
+                        State& state);
+  [[nodiscard]] uint64_t KeyOf(uint64_t prompt_key, const KvCoder& coder) const;
+  [[nodiscard]] bool Enough(const State& state) const;
+
+  model::Model& model_;
+  ThreadPool& pool_;
+  const text::Tokenizer& tokenizer_;
+  const Clock& clock_;
+  const CellPrompts& prompts_;
+  RawCorpus& corpus_;
+  ResultsLog& log_;
+  CellRunOptions options_;
+};
+
+}  // namespace kvik::eval

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// eval/testing/made_coders.h: coders whose effect is known, for tests of what measures them.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "eval/kv_coder.h"
+
+namespace kvik::eval::testing {
+
+// Gives back what it got, for 3 bytes a value.
+class IdentityCoder final : public KvCoder {
+ public:
+  [[nodiscard]] std::string name() const override { return "identity"; }
+  [[nodiscard]] std::string identity() const override { return "identity"; }
+  Result<CodedSize> RoundTrip(const CodedRows& rows, int /*thread*/) override {
+    ++calls;
+    return CodedSize{.bytes = 3 * (rows.keys->size() + rows.values->size()), .dropped = {}};
+  }
+  std::atomic<int> calls = 0;
+};
+
+// Keeps `bits` of the mantissa.
+class RoundingCoder final : public KvCoder {
+ public:
+  explicit RoundingCoder(int bits) : bits_(bits) {}
+  static Bf16 Round(Bf16 value, int bits) {
+    const auto unit = static_cast<uint16_t>(1U << (7 - bits));
+    return Bf16{static_cast<uint16_t>((value.bits + unit / 2U) & ~(unit - 1U))};
+  }
+  [[nodiscard]] std::string name() const override { return "round" + std::to_string(bits_); }
+  [[nodiscard]] std::string identity() const override { return name(); }
+  Result<CodedSize> RoundTrip(const CodedRows& rows, int /*thread*/) override {
+    for (std::vector<Bf16>* part : {rows.keys, rows.values}) {
+      for (Bf16& value : *part) {
+        value = Round(value, bits_);
+      }
+    }
+    return CodedSize{.bytes = rows.keys->size(), .dropped = {}};
+  }
+
+ private:
+  int bits_;
+};
+
+class FailingCoder final : public KvCoder {
+ public:
+  [[nodiscard]] std::string name() const override { return "failing"; }
+  [[nodiscard]] std::string identity() const override { return "failing"; }
+  Result<CodedSize> RoundTrip(const CodedRows& rows, int /*thread*/) override {
+    if (rows.layer == 1) {
+      return Err(ErrorCode::kUnsupported, "not this layer");
+    }
+    return CodedSize();
+  }
+};
+
+}  // namespace kvik::eval::testing
