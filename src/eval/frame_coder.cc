@@ -45,7 +45,9 @@ Result<CodedSize> FrameCoder::RoundTrip(const CodedRows& rows, int thread) {
                 codec_.Encode(input, codec::FrameParts::kBoth, scratch.workspace, scratch.bytes));
     KVIK_ASSIGN(const codec::DecodedFrame decoded,
                 codec_.Decode(scratch.bytes, scratch.workspace,
-                              {.head_stride = head_stride,
+                              {.num_tokens = input.num_tokens,
+                               .num_heads = codec_.model().num_kv_heads,
+                               .head_stride = head_stride,
                                .keys = scratch.keys.data() + skip,
                                .values = scratch.values.data() + skip}));
     size.bytes += written;

@@ -2,8 +2,8 @@
 // eval/kv_rows.h: keys or values of one layer as rows, out of the pages of an arena and back.
 //
 // Rows are [kv_heads, tokens, head_dim] bf16, what a codec takes; pages lie as kv/geometry.h says.
-// Bits are moved, never converted. Pure functions; calls for different layers or parts may run at
-// the same time.
+// Bits are moved (codec/pages.h), never converted. Pure functions; calls for different layers or
+// parts may run at the same time.
 #pragma once
 
 #include <cstddef>
