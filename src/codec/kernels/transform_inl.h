@@ -328,35 +328,55 @@ struct TransformOps {
     }
   }
 
-  template <int kRows>
-  static void MultiplyRows(const float* x, size_t k, const float* matrix, size_t n, float* out) {
-    constexpr int kWide = kManyRegisters ? 4 : 1;
-    size_t j = 0;
-    for (; j + kWide * kLanes <= n; j += kWide * kLanes) {
-      MultiplyTile<kRows, kWide, false>(x, k, matrix + j, n, 0, out + j);
-    }
-    if constexpr (kWide > 1) {
-      for (; j + kLanes <= n; j += kLanes) {
-        MultiplyTile<kRows, 1, false>(x, k, matrix + j, n, 0, out + j);
+  // All rows times `count` columns (or kVectors whole vectors) of `matrix`. The rows are dealt out
+  // evenly to as few tiles as hold them.
+  template <int kVectors, bool kPartial>
+  static void MultiplyColumns(const float* x, size_t num_rows, size_t k, const float* matrix,
+                              size_t n, size_t count, float* out) {
+    constexpr size_t kMostRows = 6;  // with kWide vectors each: what the register file holds
+    for (size_t tiles = (num_rows + kMostRows - 1) / kMostRows; tiles > 0; --tiles) {
+      const size_t rows = (num_rows + tiles - 1) / tiles;
+      switch (rows) {
+        case 1:
+          MultiplyTile<1, kVectors, kPartial>(x, k, matrix, n, count, out);
+          break;
+        case 2:
+          MultiplyTile<2, kVectors, kPartial>(x, k, matrix, n, count, out);
+          break;
+        case 3:
+          MultiplyTile<3, kVectors, kPartial>(x, k, matrix, n, count, out);
+          break;
+        case 4:
+          MultiplyTile<4, kVectors, kPartial>(x, k, matrix, n, count, out);
+          break;
+        case 5:
+          MultiplyTile<5, kVectors, kPartial>(x, k, matrix, n, count, out);
+          break;
+        default:
+          MultiplyTile<6, kVectors, kPartial>(x, k, matrix, n, count, out);
+          break;
       }
-    }
-    if (j < n) {
-      MultiplyTile<kRows, 1, true>(x, k, matrix + j, n, n - j, out + j);
+      x += rows * k;
+      out += rows * n;
+      num_rows -= rows;
     }
   }
 
+  // Columns outside: some columns of the matrix stay in the first-level cache for all rows.
   static void Multiply(const float* x, size_t num_rows, size_t k, const float* matrix, size_t n,
                        float* out) {
-    constexpr int kRows = 6;  // with kWide vectors each: what the register file holds
-    size_t r = 0;
-    for (; r + kRows <= num_rows; r += kRows) {
-      MultiplyRows<kRows>(x + r * k, k, matrix, n, out + r * n);
+    constexpr size_t kWide = kManyRegisters ? 4 : 1;
+    size_t j = 0;
+    for (; j + kWide * kLanes <= n; j += kWide * kLanes) {
+      MultiplyColumns<kWide, false>(x, num_rows, k, matrix + j, n, 0, out + j);
     }
-    for (; r + 2 <= num_rows; r += 2) {
-      MultiplyRows<2>(x + r * k, k, matrix, n, out + r * n);
+    if constexpr (kWide > 1) {
+      for (; j + kLanes <= n; j += kLanes) {
+        MultiplyColumns<1, false>(x, num_rows, k, matrix + j, n, 0, out + j);
+      }
     }
-    if (r < num_rows) {
-      MultiplyRows<1>(x + r * k, k, matrix, n, out + r * n);
+    if (j < n) {
+      MultiplyColumns<1, true>(x, num_rows, k, matrix + j, n, n - j, out + j);
     }
   }
 
