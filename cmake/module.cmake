@@ -4,9 +4,9 @@
 # program NAME_test, benchmarks (*_bench.cc, Google Benchmark or an own main) one program each.
 # A module cannot link what DEPS does not list; tests/dag_test.py closes the header-only gap.
 #
-# Files named *_avx2.cc, *_avx512.cc, *_avx512bf16.cc are compiled for that ISA and only for it
-# (*_test_avx2.cc and so on: the same, as part of the test program). They must not define inline
-# functions with external linkage (no std containers): the linker would be free to keep the
+# Files named *_avx2.cc, *_avx512.cc, *_avx512bf16.cc, *_avx512vbmi.cc are compiled for that ISA and
+# only for it (*_test_avx2.cc and so on: the same, as part of the test program). They must not define
+# inline functions with external linkage (no std containers): the linker would be free to keep the
 # AVX-512 copy for everybody.
 include(GoogleTest)
 
@@ -18,15 +18,18 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   list(APPEND KVIK_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
 set(KVIK_FLAGS_avx512bf16 ${KVIK_FLAGS_avx512} -mavx512bf16)
+set(KVIK_FLAGS_avx512vbmi ${KVIK_FLAGS_avx512} -mavx512vbmi)
 
 function(kvik_isa_flags)
   foreach(src ${ARGN})
-    if(src MATCHES "_(avx2|avx512|avx512bf16)\\.cc$")
+    if(src MATCHES "_(avx2|avx512|avx512bf16|avx512vbmi)\\.cc$")
       set_source_files_properties(${src} PROPERTIES COMPILE_OPTIONS
                                   "${KVIK_FLAGS_${CMAKE_MATCH_1}}")
     endif()
-    # No input that is fuzzed reaches a kernel, and instrumented kernels take minutes to compile.
-    if(KVIK_FUZZ AND src MATCHES "_(scalar|avx2|avx512|avx512bf16)\\.cc$")
+    # No input that is fuzzed reaches a kernel but the codec's, and instrumented kernels take minutes
+    # to compile.
+    if(KVIK_FUZZ AND src MATCHES "_(scalar|avx2|avx512|avx512bf16|avx512vbmi)\\.cc$"
+       AND NOT src MATCHES "/codec/")
       set_property(SOURCE ${src} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all)
     endif()
   endforeach()
@@ -37,7 +40,7 @@ function(kvik_module name)
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/${name})
   file(GLOB_RECURSE all CONFIGURE_DEPENDS ${dir}/*.cc)
   set(tests ${all})
-  set(test_regex "_test(_scalar|_avx2|_avx512|_avx512bf16)?\\.cc$")
+  set(test_regex "_test(_scalar|_avx2|_avx512|_avx512bf16|_avx512vbmi)?\\.cc$")
   list(FILTER tests INCLUDE REGEX ${test_regex})
   set(benches ${all})
   list(FILTER benches INCLUDE REGEX "_bench\\.cc$")

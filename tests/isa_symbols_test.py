@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Files named *_avx2.cc, *_avx512.cc, *_avx512bf16.cc are compiled for that ISA. Should such an object hold a
-weak symbol that another object may hold too (an inline function, a std container's member), the linker is
+"""Files named *_avx2.cc, *_avx512.cc, *_avx512bf16.cc, *_avx512vbmi.cc are compiled for that ISA. Should such an
+object hold a weak symbol that another object may hold too (an inline function, a std container's member), the linker is
 free to keep the AVX-512 copy for everybody, and an older CPU dies of an illegal instruction far from here.
 So they have none: kernels are templates over an ISA type of an unnamed namespace, which makes them local."""
 import pathlib
@@ -12,7 +12,7 @@ import unittest
 
 SRC = pathlib.Path(__file__).resolve().parent.parent / "src"
 BUILD = pathlib.Path(sys.argv.pop())
-ISA_FILE = re.compile(r"_(avx2|avx512|avx512bf16)\.cc$")
+ISA_FILE = re.compile(r"_(avx2|avx512|avx512bf16|avx512vbmi)\.cc$")
 
 
 class IsaSymbols(unittest.TestCase):

@@ -51,6 +51,12 @@ bool IsaSupported(Isa isa) {
   return false;
 }
 
+bool VbmiSupported() {
+  static const bool kSupported =
+      IsaSupported(Isa::kAvx512) && __builtin_cpu_supports("avx512vbmi");
+  return kSupported;
+}
+
 std::vector<Isa> SupportedIsas() {
   std::vector<Isa> isas;
   for (Isa isa : kAllIsas) {

@@ -10,8 +10,9 @@ const CoderKernels& CoderKernelsOf(Isa isa) {
     case Isa::kAvx2:
       return kCoderKernelsAvx2;
     case Isa::kAvx512:
-    case Isa::kAvx512Bf16:
       return kCoderKernelsAvx512;
+    case Isa::kAvx512Bf16:
+      return VbmiSupported() ? kCoderKernelsAvx512Vbmi : kCoderKernelsAvx512;
   }
   return kCoderKernelsScalar;
 }

@@ -102,7 +102,9 @@ struct CoderKernels {
 extern const CoderKernels kCoderKernelsScalar;
 extern const CoderKernels kCoderKernelsAvx2;
 extern const CoderKernels kCoderKernelsAvx512;
+extern const CoderKernels kCoderKernelsAvx512Vbmi;
 
+// kAvx512Bf16 has nothing that kernels want here, but VBMI came with it or before it on most CPUs.
 const CoderKernels& CoderKernelsOf(Isa isa);
 
 }  // namespace kvik::codec

@@ -33,6 +33,7 @@ constexpr BitOrders kBitOrders = MakeBitOrders();
 struct Avx2Ops {
   static constexpr bool kVectors = true;
   static constexpr bool kGathers = false;
+  static constexpr bool kSlotTables = false;
   struct Vec {
     __m256i a;  // elements 0..7
     __m256i b;  // elements 8..15

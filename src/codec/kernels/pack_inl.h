@@ -20,6 +20,8 @@ namespace kvik::codec {
 template <typename Ops>
 struct PackKernel {
   static constexpr size_t kBlock = 64;  // words at a time
+  // As many bytes as the ISA's registers make of them.
+  typedef uint64_t Block __attribute__((vector_size(kBlock)));
 
   // Words of one byte with digits of kBits bits: 8 words to a uint64_t.
   template <int kBits>
@@ -30,15 +32,13 @@ struct PackKernel {
     if (n >= (kDigits - 1) * words) {
       const size_t full = n - (kDigits - 1) * words;  // words whose every digit has a symbol
       for (; j + kBlock <= full; j += kBlock) {
-        uint64_t word[kBlock / 8] = {};
+        Block word{};
         for (size_t i = 0; i < kDigits; ++i) {
-          uint64_t digit[kBlock / 8];
-          std::memcpy(digit, symbols + i * words + j, kBlock);
-          for (size_t t = 0; t < kBlock / 8; ++t) {
-            word[t] = (word[t] << kBits) | digit[t];
-          }
+          Block digit;
+          std::memcpy(&digit, symbols + i * words + j, kBlock);
+          word = (word << kBits) | digit;
         }
-        std::memcpy(out + j, word, kBlock);
+        std::memcpy(out + j, &word, kBlock);
       }
     }
     for (; j < words; ++j) {
@@ -60,14 +60,11 @@ struct PackKernel {
     if (n >= (kDigits - 1) * words) {
       const size_t full = n - (kDigits - 1) * words;
       for (; j + kBlock <= full; j += kBlock) {
-        uint64_t word[kBlock / 8];
-        std::memcpy(word, in + j, kBlock);
+        Block word;
+        std::memcpy(&word, in + j, kBlock);
         for (size_t i = 0; i < kDigits; ++i) {
-          uint64_t digit[kBlock / 8];
-          for (size_t t = 0; t < kBlock / 8; ++t) {
-            digit[t] = (word[t] >> (8 - kBits * (i + 1))) & kMask;
-          }
-          std::memcpy(symbols + i * words + j, digit, kBlock);
+          const Block digit = (word >> (8 - kBits * (i + 1))) & kMask;
+          std::memcpy(symbols + i * words + j, &digit, kBlock);
         }
       }
     }

@@ -56,9 +56,9 @@ struct Rans12Kernel {
         const uint32_t x = states[lane];
         const auto word = static_cast<uint16_t>(x);
         std::memcpy(out, &word, 2);
-        const bool full = x >= uint64_t{d.freq} << 20;
-        out += full ? 2 : 0;
-        const uint32_t y = full ? x >> 16 : x;
+        const auto full = static_cast<uint32_t>(((uint64_t{d.freq} << 20) - 1 - x) >> 63);
+        out += 2 * full;
+        const uint32_t y = x >> (16 * full);
         const auto quotient = static_cast<uint32_t>(
             static_cast<int64_t>(static_cast<double>(static_cast<int64_t>(y)) * d.reciprocal));
         states[lane] = y + quotient * (kSlots - d.freq) + d.start;

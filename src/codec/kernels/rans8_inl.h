@@ -120,10 +120,11 @@ struct Rans8Kernel {
       for (int first = (kLanes - 1) / 16 * 16; first >= 0; first -= 16) {
         for (int lane = first; lane < first + 16 && lane < kLanes; ++lane) {
           const Divider& d = dividers[Index(*source.model, symbols[PositionOf(lane, kLanes)])];
+          // No branches, and nothing a compiler makes some of: they could not be predicted.
           *out = static_cast<uint8_t>(x[lane]);
-          const bool full = x[lane] >= d.freq << 12;
-          out += full ? 1 : 0;
-          const uint32_t y = full ? x[lane] >> 8 : x[lane];
+          const uint32_t full = ((d.freq << 12) - 1 - x[lane]) >> 31;
+          out += full;
+          const uint32_t y = x[lane] >> (8 * full);
           const auto quotient = static_cast<uint32_t>((y * d.reciprocal) >> 32);
           x[lane] = y + quotient * (256 - d.freq) + d.start;
         }
@@ -149,9 +150,9 @@ struct Rans8Kernel {
           const uint32_t slot = slots[x[lane] & 0xFF];
           symbols[PositionOf(lane, kLanes)] = static_cast<uint8_t>(base + slot);
           const uint32_t y = ((slot >> 8) & 0xFF) * (x[lane] >> kRans8Bits) + (slot >> 16);
-          const bool low = y < kRans8Low;
-          p -= low ? 1 : 0;
-          x[lane] = low ? (y << 8) | *p : y;
+          const uint32_t low = (y - kRans8Low) >> 31;
+          p -= low;
+          x[lane] = (y << (8 * low)) | (*p & (0U - low));
         }
       }
     }
@@ -228,28 +229,62 @@ struct Rans8Kernel {
   template <int kVectors>
   static const uint8_t* VectorDecode(const Rans8Target& target, size_t steps, uint32_t* states,
                                      const uint8_t* begin, const uint8_t* p) {
-    return target.model->size <= 16
-               ? VectorDecodeSteps<kVectors, false>(target, steps, states, begin, p)
-               : VectorDecodeSteps<kVectors, true>(target, steps, states, begin, p);
+    if constexpr (Ops::kSlotTables) {
+      return VectorDecodeSteps<kVectors>(SlotTables(*target.model), target, steps, states, begin,
+                                         p);
+    } else if (target.model->size <= 16) {
+      return VectorDecodeSteps<kVectors>(SlotSearch<false>(*target.model), target, steps, states,
+                                         begin, p);
+    } else {
+      return VectorDecodeSteps<kVectors>(SlotSearch<true>(*target.model), target, steps, states,
+                                         begin, p);
+    }
   }
 
-  template <int kVectors, bool kWide>
-  static const uint8_t* VectorDecodeSteps(const Rans8Target& target, size_t steps, uint32_t* states,
-                                          const uint8_t* begin, const uint8_t* p) {
+  // What the slots of a step mean, by a binary search over the starts.
+  template <bool kWide>
+  struct SlotSearch {
+    using Vec = typename Ops::Vec;
+    explicit SlotSearch(const Rans8Model& model)
+        : freqs(Ops::template LoadByteTable<kWide>(model.freq)),
+          starts(Ops::template LoadByteTable<kWide>(model.start)),
+          base(Ops::Set1Bytes(model.base)) {
+      // The search wants the last slot before an index, for which 255 is "never".
+      alignas(64) uint8_t before[kRans8Symbols];
+      for (int i = 0; i < kRans8Symbols; ++i) {
+        before[i] = i < model.size && !(i > 0 && model.start[i] == 0)
+                        ? static_cast<uint8_t>(model.start[i] - 1)
+                        : uint8_t{255};
+      }
+      search = Ops::template LoadSearch<kWide>(before);
+    }
+    void Find(Vec slots, Vec* symbols, Vec* freq, Vec* offset) const {
+      const Vec index = Ops::template Search<kWide>(search, slots);
+      *freq = Ops::template LookupBytes<kWide>(freqs, index);
+      *offset = Ops::SubBytes(slots, Ops::template LookupBytes<kWide>(starts, index));
+      *symbols = Ops::AddBytes(index, base);
+    }
+    decltype(Ops::template LoadByteTable<kWide>(nullptr)) freqs;
+    decltype(Ops::template LoadByteTable<kWide>(nullptr)) starts;
+    Vec base;
+    decltype(Ops::template LoadSearch<kWide>(nullptr)) search;
+  };
+  // The same by tables of all slots.
+  struct SlotTables {
+    using Vec = typename Ops::Vec;
+    explicit SlotTables(const Rans8Model& model) : tables(Ops::LoadSlots(model)) {}
+    void Find(Vec slots, Vec* symbols, Vec* freq, Vec* offset) const {
+      Ops::FindSlots(tables, slots, symbols, freq, offset);
+    }
+    decltype(Ops::LoadSlots(Rans8Model{})) tables;
+  };
+
+  template <int kVectors, typename Slots>
+  static const uint8_t* VectorDecodeSteps(const Slots& of_slots, const Rans8Target& target,
+                                          size_t steps, uint32_t* states, const uint8_t* begin,
+                                          const uint8_t* p) {
     using Vec = typename Ops::Vec;
     constexpr int kLanes = 16 * kVectors;
-    const Rans8Model& model = *target.model;
-    // The search wants the last slot before an index, for which 255 is "never".
-    alignas(64) uint8_t before[kRans8Symbols];
-    for (int i = 0; i < kRans8Symbols; ++i) {
-      before[i] = i < model.size && !(i > 0 && model.start[i] == 0)
-                      ? static_cast<uint8_t>(model.start[i] - 1)
-                      : uint8_t{255};
-    }
-    const auto search = Ops::template LoadSearch<kWide>(before);
-    const auto freqs = Ops::template LoadByteTable<kWide>(model.freq);
-    const auto starts = Ops::template LoadByteTable<kWide>(model.start);
-    const Vec base = Ops::Set1Bytes(model.base);
     const Vec low_byte = Ops::Set1(0xFF);
     Vec x[kVectors];
     for (int v = 0; v < kVectors; ++v) {
@@ -257,10 +292,11 @@ struct Rans8Kernel {
     }
     for (size_t step = 0; step < steps; ++step) {
       const Vec slots = Ops::template LowBytes<kVectors>(x);
-      const Vec index = Ops::template Search<kWide>(search, slots);
-      Ops::template StoreStep<kVectors>(target.symbols + step * kLanes, Ops::AddBytes(index, base));
-      const Vec freq = Ops::template LookupBytes<kWide>(freqs, index);
-      const Vec offset = Ops::SubBytes(slots, Ops::template LookupBytes<kWide>(starts, index));
+      Vec symbols;
+      Vec freq;
+      Vec offset;
+      of_slots.Find(slots, &symbols, &freq, &offset);
+      Ops::template StoreStep<kVectors>(target.symbols + step * kLanes, symbols);
       typename Ops::Mask low[kVectors];
       int wanted[kVectors];
       int total = 0;
