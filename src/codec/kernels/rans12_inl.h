@@ -67,7 +67,8 @@ struct Rans12Kernel {
     return out;
   }
 
-  // Null when the bytes [begin, p) run out.
+  // Null when the bytes [begin, p) run out. With kPlenty they cannot, and there are no branches.
+  template <bool kPlenty>
   static const uint8_t* DecodeStep(const uint32_t* slots, uint8_t* symbols, int present, int lanes,
                                    uint32_t* states, const uint8_t* begin, const uint8_t* p) {
     for (int first = 0; first < lanes; first += 16) {
@@ -79,17 +80,22 @@ struct Rans12Kernel {
         }
         const uint32_t slot = slots[states[lane] & (kSlots - 1)];
         symbols[at] = static_cast<uint8_t>(slot);
-        uint32_t x = ((slot >> 8) & (kSlots - 1)) * (states[lane] >> kRans12Bits) + (slot >> 20);
-        if (x < kRans12Low) {
+        const uint32_t x =
+            ((slot >> 8) & (kSlots - 1)) * (states[lane] >> kRans12Bits) + (slot >> 20);
+        const auto low = static_cast<uint32_t>((uint64_t{x} - kRans12Low) >> 63);
+        if constexpr (!kPlenty) {
+          if (low == 0) {
+            states[lane] = x;
+            continue;
+          }
           if (p - begin < 2) {
             return nullptr;
           }
-          p -= 2;
-          uint16_t word;
-          std::memcpy(&word, p, 2);
-          x = (x << 16) | word;
         }
-        states[lane] = x;
+        uint16_t word;
+        std::memcpy(&word, p - 2, 2);
+        p -= 2 * low;
+        states[lane] = (x << (16 * low)) | (word & (0U - low));
       }
     }
     return p;
@@ -111,6 +117,12 @@ struct Rans12Kernel {
       if (done < source.n) {
         out = EncodeStep(dividers, source.symbols + done, static_cast<int>(source.n - done), lanes,
                          states, out);
+      }
+      if constexpr (Ops::kGathers) {
+        if (lanes >= 16) {
+          out = Ops::Encode12(*source.model, source.symbols, steps, lanes, states, out);
+          continue;
+        }
       }
       switch (lanes) {
         case 64:
@@ -165,11 +177,14 @@ struct Rans12Kernel {
         }
       }
       for (; step < steps && p != nullptr; ++step) {
-        p = DecodeStep(slots, target.symbols + step * step_symbols, lanes, lanes, states, begin, p);
+        uint8_t* symbols = target.symbols + step * step_symbols;
+        p = p - begin >= 2 * lanes
+                ? DecodeStep<true>(slots, symbols, lanes, lanes, states, begin, p)
+                : DecodeStep<false>(slots, symbols, lanes, lanes, states, begin, p);
       }
       if (p != nullptr && done < target.n) {
-        p = DecodeStep(slots, target.symbols + done, static_cast<int>(target.n - done), lanes,
-                       states, begin, p);
+        p = DecodeStep<false>(slots, target.symbols + done, static_cast<int>(target.n - done),
+                              lanes, states, begin, p);
       }
     }
     return p;

@@ -326,6 +326,11 @@ struct Rans8Kernel {
 
   static uint8_t* Encode(const Rans8Source* sources, size_t count, int lanes, uint32_t* states,
                          uint8_t* out) {
+    if constexpr (Ops::kVectors) {
+      if (lanes < 16) {
+        return kCoderKernelsScalar.rans8_encode(sources, count, lanes, states, out);
+      }
+    }
     for (size_t i = count; i-- > 0;) {
       const Rans8Source& source = sources[i];
       const size_t steps = source.n / static_cast<size_t>(lanes);
@@ -366,6 +371,11 @@ struct Rans8Kernel {
 
   static const uint8_t* Decode(const Rans8Target* targets, size_t count, int lanes,
                                uint32_t* states, const uint8_t* begin, const uint8_t* end) {
+    if constexpr (Ops::kVectors) {
+      if (lanes < 16) {
+        return kCoderKernelsScalar.rans8_decode(targets, count, lanes, states, begin, end);
+      }
+    }
     const uint8_t* p = end;
     for (size_t i = 0; i < count && p != nullptr; ++i) {
       const Rans8Target& target = targets[i];
