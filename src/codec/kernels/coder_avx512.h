@@ -354,18 +354,15 @@ struct Avx512Ops {
     return p;
   }
 
-  // --- Counts ---
-  // 16 symbols at most: counters of bytes, one vector a symbol.
-  static void Histogram(const uint8_t* symbols, size_t n, int alphabet, uint32_t* counts) {
-    if (alphabet > 16) {
-      PackKernel<Avx512Ops>::HistogramBytes(symbols, n, counts);
-      return;
-    }
-    std::memset(counts, 0, 256 * sizeof(uint32_t));
+  // --- Counts ------------------------------------------------------------------------------------
+  // Counters of bytes, one vector a symbol, added up before they overflow.
+  template <bool kOthers>
+  static void CountWindow(const uint8_t* symbols, size_t n, int first, int width,
+                          uint32_t* counts) {
     size_t i = 0;
     while (n - i >= 64) {
       const size_t end = n - i < 64 * 255 ? i + (n - i) / 64 * 64 : i + 64 * 255;
-      for (int first = 0; first < alphabet; first += 8) {
+      for (int of = first; of < first + width; of += 8) {
         __m512i seen[8];
         for (auto& s : seen) {
           s = _mm512_setzero_si512();
@@ -374,12 +371,20 @@ struct Avx512Ops {
           const __m512i x = _mm512_loadu_si512(symbols + at);
           for (int s = 0; s < 8; ++s) {
             seen[s] = _mm512_mask_add_epi8(
-                seen[s], _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(static_cast<char>(first + s))),
+                seen[s], _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(static_cast<char>(of + s))),
                 seen[s], _mm512_set1_epi8(1));
+          }
+          if (kOthers && of == first) {
+            __mmask64 others = _mm512_cmpge_epu8_mask(
+                _mm512_sub_epi8(x, _mm512_set1_epi8(static_cast<char>(first))),
+                _mm512_set1_epi8(static_cast<char>(width)));
+            for (; others != 0; others &= others - 1) {
+              ++counts[symbols[at + static_cast<size_t>(__builtin_ctzll(others))]];
+            }
           }
         }
         for (int s = 0; s < 8; ++s) {
-          counts[first + s] += static_cast<uint32_t>(
+          counts[of + s] += static_cast<uint32_t>(
               _mm512_reduce_add_epi64(_mm512_sad_epu8(seen[s], _mm512_setzero_si512())));
         }
       }

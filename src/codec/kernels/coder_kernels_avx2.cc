@@ -286,43 +286,50 @@ struct Avx2Ops {
   static Vec Quotient(Vec x, Vec reciprocal) {
     return {Quotient(x.a, reciprocal.a), Quotient(x.b, reciprocal.b)};
   }
-};
 
-// 16 symbols at most: counters of bytes, one vector a symbol.
-void Histogram(const uint8_t* symbols, size_t n, int alphabet, uint32_t* counts) {
-  if (alphabet > 16) {
-    PackKernel<Avx2Ops>::HistogramBytes(symbols, n, counts);
-    return;
-  }
-  std::memset(counts, 0, 256 * sizeof(uint32_t));
-  size_t i = 0;
-  while (n - i >= 32) {
-    const size_t end = n - i < 32 * 255 ? i + (n - i) / 32 * 32 : i + 32 * 255;
-    for (int first = 0; first < alphabet; first += 8) {
-      __m256i seen[8];
-      for (auto& s : seen) {
-        s = _mm256_setzero_si256();
-      }
-      for (size_t at = i; at < end; at += 32) {
-        const __m256i x = Avx2Ops::Load256(symbols + at);
+  // --- Counts ------------------------------------------------------------------------------------
+  // Counters of bytes, one vector a symbol, added up before they overflow.
+  template <bool kOthers>
+  static void CountWindow(const uint8_t* symbols, size_t n, int first, int width,
+                          uint32_t* counts) {
+    size_t i = 0;
+    while (n - i >= 32) {
+      const size_t end = n - i < 32 * 255 ? i + (n - i) / 32 * 32 : i + 32 * 255;
+      for (int of = first; of < first + width; of += 8) {
+        __m256i seen[8];
+        for (auto& s : seen) {
+          s = _mm256_setzero_si256();
+        }
+        for (size_t at = i; at < end; at += 32) {
+          const __m256i x = Load256(symbols + at);
+          for (int s = 0; s < 8; ++s) {
+            seen[s] = _mm256_sub_epi8(
+                seen[s], _mm256_cmpeq_epi8(x, _mm256_set1_epi8(static_cast<char>(of + s))));
+          }
+          if (kOthers && of == first) {
+            const __m256i index = _mm256_sub_epi8(x, _mm256_set1_epi8(static_cast<char>(first)));
+            const __m256i last = _mm256_set1_epi8(static_cast<char>(width - 1));
+            auto others = ~static_cast<uint32_t>(
+                _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(index, last), last)));
+            for (; others != 0; others &= others - 1) {
+              ++counts[symbols[at + static_cast<size_t>(__builtin_ctz(others))]];
+            }
+          }
+        }
         for (int s = 0; s < 8; ++s) {
-          seen[s] = _mm256_sub_epi8(
-              seen[s], _mm256_cmpeq_epi8(x, _mm256_set1_epi8(static_cast<char>(first + s))));
+          alignas(32) uint64_t sum[4];
+          _mm256_store_si256(reinterpret_cast<__m256i*>(sum),
+                             _mm256_sad_epu8(seen[s], _mm256_setzero_si256()));
+          counts[of + s] += static_cast<uint32_t>(sum[0] + sum[1] + sum[2] + sum[3]);
         }
       }
-      for (int s = 0; s < 8; ++s) {
-        const __m256i sums = _mm256_sad_epu8(seen[s], _mm256_setzero_si256());
-        alignas(32) uint64_t sum[4];
-        _mm256_store_si256(reinterpret_cast<__m256i*>(sum), sums);
-        counts[first + s] += static_cast<uint32_t>(sum[0] + sum[1] + sum[2] + sum[3]);
-      }
+      i = end;
     }
-    i = end;
+    for (; i < n; ++i) {
+      ++counts[symbols[i]];
+    }
   }
-  for (; i < n; ++i) {
-    ++counts[symbols[i]];
-  }
-}
+};
 
 }  // namespace
 
@@ -330,7 +337,7 @@ const CoderKernels kCoderKernelsAvx2 = {
     Isa::kAvx2,
     PackKernel<Avx2Ops>::Pack,
     PackKernel<Avx2Ops>::Unpack,
-    Histogram,
+    PackKernel<Avx2Ops>::Histogram,
     PackKernel<Avx2Ops>::Largest,
     Rans8Kernel<Avx2Ops>::Encode,
     Rans12Kernel<Avx2Ops>::Encode,

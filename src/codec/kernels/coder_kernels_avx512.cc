@@ -7,7 +7,7 @@ const CoderKernels kCoderKernelsAvx512 = {
     Isa::kAvx512,
     PackKernel<Avx512Ops>::Pack,
     PackKernel<Avx512Ops>::Unpack,
-    Avx512Ops::Histogram,
+    PackKernel<Avx512Ops>::Histogram,
     PackKernel<Avx512Ops>::Largest,
     Rans8Kernel<Avx512Ops>::Encode,
     Rans12Kernel<Avx512Ops>::Encode,

@@ -575,8 +575,24 @@ void Rans::Decide(const CoderKernels& kernels, const SymbolGroup& group,
   }
 }
 
-bool Escapes(const Window& window, uint8_t symbol) {
-  return symbol < window.first || symbol >= window.first + window.width;
+// Appends the symbols outside of a window. They are few: most blocks have none.
+void CollectEscapes(const Window& window, std::span<const uint8_t> symbols,
+                    std::vector<std::byte>& escapes) {
+  constexpr size_t kBlock = 64;
+  const auto first = static_cast<uint8_t>(window.first);
+  const auto width = static_cast<uint8_t>(window.width);
+  for (size_t i = 0; i < symbols.size(); i += kBlock) {
+    const size_t end = std::min(symbols.size(), i + kBlock);
+    uint8_t farthest = 0;
+    for (size_t at = i; at < end; ++at) {
+      farthest = std::max(farthest, static_cast<uint8_t>(symbols[at] - first));
+    }
+    for (size_t at = i; farthest >= width && at < end; ++at) {
+      if (static_cast<uint8_t>(symbols[at] - first) >= width) {
+        escapes.push_back(static_cast<std::byte>(symbols[at]));
+      }
+    }
+  }
 }
 
 Result<void> Rans::Write(const TileContext& context, const SymbolPlanes& planes, int lanes8,
@@ -631,11 +647,7 @@ Result<void> Rans::Write(const TileContext& context, const SymbolPlanes& planes,
     if (Has8(code.mode)) {
       if (code.window.escape) {
         scratch.bytes.clear();
-        for (const uint8_t symbol : symbols) {
-          if (Escapes(code.window, symbol)) {
-            scratch.bytes.push_back(static_cast<std::byte>(symbol));
-          }
-        }
+        CollectEscapes(code.window, symbols, scratch.bytes);
         out.Varint(scratch.bytes.size());
         out.Bytes(scratch.bytes);
       }
