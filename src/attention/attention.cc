@@ -172,13 +172,16 @@ void Attention::WriteKv(const AttentionPlan& plan, int layer, std::span<const fl
 }
 
 void Attention::Attend(const AttentionPlan& plan, int layer, std::span<const float> q,
-                       std::span<const std::byte> arena, std::span<float> out, ThreadPool& pool) {
+                       std::span<const std::byte> arena, std::span<float> out, ThreadPool& pool,
+                       const kv::BlockMasks* masks) {
   Impl& impl = *impl_;
   const auto row_stride =
       static_cast<size_t>(impl.shape.num_q_heads) * static_cast<size_t>(impl.shape.head_dim);
   const size_t size = static_cast<size_t>(plan.num_rows()) * row_stride;
   KVIK_CHECK(plan.shape() == impl.shape && q.size() >= size && out.size() >= size);
   KVIK_CHECK(layer >= 0 && layer < impl.geometry.num_layers);
+  KVIK_CHECK(masks == nullptr || masks->geometry() == impl.geometry);
+  const bool masked = masks != nullptr && !masks->empty();
   ++impl.num_dispatches;
   impl.Reserve(plan, pool.num_threads());
   for (size_t i = 0; i < plan.splits().size(); ++i) {
@@ -212,6 +215,10 @@ void Attention::Attend(const AttentionPlan& plan, int layer, std::span<const flo
     args.end_span = item.end_span;
     args.scale = impl.shape.scale * kLog2E;
     args.pages = impl.Pages(pages, layer, item.kv_head, segment);
+    if (masked) {
+      args.pages.masks = masks->table();
+      args.pages.mask_word = static_cast<size_t>(layer * impl.shape.num_kv_heads + item.kv_head);
+    }
     args.scratch = scratch;
     if (item.split < 0) {
       impl.attend(args);

@@ -13,6 +13,10 @@
 // positions it sees, bit for bit; never on segments, chunking, other rows, threads, the block size
 // or where blocks lie. Bytes of a block that no token was written to may be anything, NaN included.
 //
+// Dropped slots (kv/block_masks.h) take no part: scores of minus infinity, values absent. Their
+// bytes may be anything, too, and all of the above holds with them. Tiles of kTileTokens of which a
+// head has dropped everything are not read.
+//
 // Arithmetic. Compute type kF32: float32 multiply-adds; bf16 KV is widened. The same bits on every
 // ISA. kBf16 with bf16 KV: queries (scaled) and softmax weights are rounded to bf16, products of
 // bf16 pairs, float32 sums; the scalar twin gives the same bits as avx512bf16. kBf16 with float32
@@ -28,6 +32,7 @@
 #include "base/isa.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "kv/block_masks.h"
 #include "kv/geometry.h"
 
 namespace kvik::attention {
@@ -60,9 +65,12 @@ class Attention {
 
   // out = attention of q over the arena; both [plan.num_rows(), num_q_heads, head_dim]. They do
   // not overlap. Rows that belong to no segment are left alone.
-  // REQUIRES: as WriteKv, and every position that is seen has been written.
+  // `masks` says what is dropped, of blocks of geometry(); null: nothing.
+  // REQUIRES: as WriteKv, every position that is seen has been written, and none that is computed
+  // is dropped: it sees itself. (A row that sees nothing gives zeros.)
   void Attend(const AttentionPlan& plan, int layer, std::span<const float> q,
-              std::span<const std::byte> arena, std::span<float> out, ThreadPool& pool);
+              std::span<const std::byte> arena, std::span<float> out, ThreadPool& pool,
+              const kv::BlockMasks* masks = nullptr);
 
   // Calls of Attend so far: one a layer and step, whatever the batch holds.
   [[nodiscard]] uint64_t num_dispatches() const;

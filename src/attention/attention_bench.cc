@@ -45,10 +45,11 @@ class Setup {
         int requests, int context, ThreadPool& pool)
       : shape_(shape),
         geometry_{num_layers, shape.num_kv_heads, shape.head_dim, block_size, kv::KvDtype::kBf16},
-        pool_(pool) {
+        pool_(pool),
+        masks_(geometry_, NumBlocks(block_size, requests, context)) {
     attention_ = OrDie(Attention::Create(isa, compute, shape, geometry_));
     const auto table_size = static_cast<size_t>((context + block_size - 1) / block_size);
-    const size_t blocks = table_size * static_cast<size_t>(requests);
+    const auto blocks = static_cast<size_t>(NumBlocks(block_size, requests, context));
     arena_ = OrDie(AlignedBuffer::Create(blocks * geometry_.bytes_per_block()));
     Rng rng(1);
     // Keys and values: two bf16 numbers in [-2, 2) a draw, written as bits; any layout will do.
@@ -82,12 +83,24 @@ class Setup {
   void Plan(AttentionPlan& plan, const std::vector<Range>& ranges, int first_row = 0) const {
     plan.Build(shape_, Segments(ranges, first_row), pool_.num_threads());
   }
-  void Attend(const AttentionPlan& plan, int layer) {
-    attention_->Attend(plan, layer, q_, {arena_.data(), arena_.size_bytes()}, out_, pool_);
+  void Attend(const AttentionPlan& plan, int layer, bool with_masks = false) {
+    attention_->Attend(plan, layer, q_, {arena_.data(), arena_.size_bytes()}, out_, pool_,
+                       with_masks ? &masks_ : nullptr);
+  }
+  // Drops a token of a request in all layers and heads.
+  void Drop(int request, int pos) {
+    const int slot = pos % geometry_.block_size_tokens;
+    const BlockId block = tables_[static_cast<size_t>(request)]
+                                 [static_cast<size_t>(pos / geometry_.block_size_tokens)];
+    for (int layer = 0; layer < geometry_.num_layers; ++layer) {
+      for (int head = 0; head < geometry_.num_kv_heads; ++head) {
+        masks_.Drop(block, layer, head, slot, slot + 1);
+      }
+    }
   }
 
-  // Compares up to `samples` rows of the last Attend(plan, layer) with the reference.
-  void Verify(const std::vector<Range>& ranges, int layer, int samples) {
+  // Compares up to `samples` rows of the last Attend(plan, layer, with_masks) with the reference.
+  void Verify(const std::vector<Range>& ranges, int layer, int samples, bool with_masks = false) {
     const double tolerance = attention_->compute() == ComputeType::kBf16 ? 2e-2 : 1e-4;
     std::vector<MsaSegment> rows;
     for (const MsaSegment& s : Segments(ranges, 0)) {
@@ -99,7 +112,7 @@ class Setup {
     }
     std::vector<double> want(q_.size());
     ReferenceAttention(shape_, geometry_, rows, layer, q_, {arena_.data(), arena_.size_bytes()},
-                       want);
+                       want, with_masks ? &masks_ : nullptr);
     for (const MsaSegment& s : rows) {
       for (size_t i = 0; i < row_floats(); ++i) {
         const size_t at = static_cast<size_t>(s.first_row) * row_floats() + i;
@@ -117,6 +130,9 @@ class Setup {
   [[nodiscard]] const kv::KvGeometry& geometry() const { return geometry_; }
 
  private:
+  static int NumBlocks(int block_size, int requests, int context) {
+    return (context + block_size - 1) / block_size * requests;
+  }
   [[nodiscard]] size_t row_floats() const {
     return static_cast<size_t>(shape_.num_q_heads * shape_.head_dim);
   }
@@ -134,6 +150,7 @@ class Setup {
   AttentionShape shape_;
   kv::KvGeometry geometry_;
   ThreadPool& pool_;
+  kv::BlockMasks masks_;
   std::unique_ptr<Attention> attention_;
   AlignedBuffer arena_;
   std::vector<std::vector<BlockId>> tables_;
@@ -183,6 +200,13 @@ class Bench {
       }
     }
     Decode(small, 1, 4096, 64);
+    for (int queries : {1, 512}) {
+      for (const AttentionShape& shape : {small, medium}) {
+        Masked(shape, 4096, queries, Drops::kOfOthers);
+        Masked(shape, 4096, queries, Drops::kMiddle);
+        Masked(shape, 4096, queries, Drops::kScattered);
+      }
+    }
     std::printf("%d of %d cases reach their goal\n", passed_, cases_);
     return passed_ == cases_ ? 0 : 1;
   }
@@ -395,6 +419,69 @@ class Bench {
     const double share = kvik::testing::Median(shares);
     Report(name, kvik::testing::Median(decodes), kvik::testing::Median(reads), "GB/s", share, goal,
            share >= goal);
+  }
+
+  // What dropped slots cost, or save, against the same work without them: `queries` tokens at the
+  // end of a context, layer after layer.
+  enum class Drops {
+    kOfOthers,   // of a block that the request does not have
+    kMiddle,     // a streaming head: the first 64 tokens and the last 256 are kept
+    kScattered,  // every other token on average
+  };
+  void Masked(const AttentionShape& shape, int context, int queries, Drops drops) {
+    constexpr const char* kNames[] = {"of others", "middle", "scattered"};
+    const std::string name = "drops " + Name(shape, 16) + " " + std::to_string(queries) + " of " +
+                             std::to_string(context) + " " + kNames[static_cast<int>(drops)];
+    if (!Selected(name)) {
+      return;
+    }
+    const double layer_bytes = 4.0 * shape.num_kv_heads * shape.head_dim * context;
+    const int layers = queries > 1 ? 2 : std::max(2, static_cast<int>(256e6 / layer_bytes));
+    Setup setup(isa_, compute_, shape, layers, 16, 2, context, pool_);
+    const std::vector<Setup::Range> ranges = {{0, context - queries, queries}};
+    AttentionPlan plan;
+    setup.Plan(plan, ranges);
+    Rng rng(2);
+    int kept = context;
+    if (drops == Drops::kOfOthers) {
+      setup.Drop(1, 0);
+    } else {
+      for (int pos = 0; pos < context - queries; ++pos) {
+        if (drops == Drops::kMiddle ? pos >= 64 && pos < context - queries - 256
+                                    : rng.Below(2) == 0) {
+          setup.Drop(0, pos);
+          --kept;
+        }
+      }
+    }
+    setup.Attend(plan, 1, true);
+    setup.Verify(ranges, 1, 3, true);
+    const auto seconds = [&](bool with_masks) {
+      const double begin = clock_.NowSeconds();
+      for (int layer = 0; layer < layers; ++layer) {
+        setup.Attend(plan, layer, with_masks);
+      }
+      return clock_.NowSeconds() - begin;
+    };
+    std::vector<double> plain_s, masked_s, shares;
+    const double start_s = wall_.NowSeconds();
+    while (shares.size() < kPairs || wall_.NowSeconds() - start_s < budget_s()) {
+      const bool turn = shares.size() % 2 == 0;
+      if (turn) {
+        plain_s.push_back(seconds(false));
+      }
+      masked_s.push_back(seconds(true));
+      if (!turn) {
+        plain_s.push_back(seconds(false));
+      }
+      shares.push_back(masked_s.back() / plain_s.back());
+    }
+    using kvik::testing::Median;
+    const double goal = drops == Drops::kOfOthers    ? 1.02
+                        : drops == Drops::kScattered ? 1.25
+                                                     : 1.5 * kept / context;
+    Report(name, Median(masked_s) * 1e3, Median(plain_s) * 1e3, "ms", Median(shares), goal,
+           Median(shares) <= goal);
   }
 
   void MeasurePeak() {

@@ -6,244 +6,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "attention/kv_pages.h"
-#include "attention/reference.h"
-#include "base/aligned_buffer.h"
+#include "attention/testing/runner.h"
 #include "base/rng.h"
 
 namespace kvik::attention {
 namespace {
 
-constexpr int kNumLayers = 2;
-
-float Normal(Rng& rng) {
-  // Sum of uniforms: near enough, bounded, and the same on every platform.
-  double sum = -6.0;
-  for (int i = 0; i < 12; ++i) {
-    sum += rng.Uniform();
-  }
-  return static_cast<float>(sum);
-}
-
-std::vector<float> RandomRows(Rng& rng, size_t rows, int width) {
-  std::vector<float> values(rows * static_cast<size_t>(width));
-  for (float& v : values) {
-    v = Normal(rng);
-  }
-  return values;
-}
-
-// The tokens of one request: q, k and v of every position.
-struct Request {
-  int num_tokens = 0;
-  std::vector<float> q, k, v;
-};
-
-Request RandomRequest(Rng& rng, const AttentionShape& shape, int num_tokens) {
-  const auto n = static_cast<size_t>(num_tokens);
-  return {num_tokens, RandomRows(rng, n, shape.num_q_heads * shape.head_dim),
-          RandomRows(rng, n, shape.num_kv_heads * shape.head_dim),
-          RandomRows(rng, n, shape.num_kv_heads * shape.head_dim)};
-}
-
-// Positions [first_pos, first_pos + num_tokens) of request `request`.
-struct Piece {
-  size_t request = 0;
-  int first_pos = 0;
-  int num_tokens = 0;
-};
-using Step = std::vector<Piece>;
-
-// Runs requests through Attention step by step, with their blocks at random places of an arena
-// whose unwritten bytes are NaN.
-class Runner {
- public:
-  Runner(Isa isa, ComputeType compute, const AttentionShape& shape, kv::KvDtype dtype,
-         int block_size, const std::vector<Request>& requests, uint64_t seed, int num_threads = 1)
-      : shape_(shape),
-        geometry_{kNumLayers, shape.num_kv_heads, shape.head_dim, block_size, dtype},
-        requests_(requests),
-        pool_(num_threads) {
-    auto attention = Attention::Create(isa, compute, shape, geometry_);
-    KVIK_CHECK(attention.has_value());
-    attention_ = std::move(*attention);
-    std::vector<BlockId> ids;
-    for (const Request& request : requests) {
-      tables_.emplace_back((static_cast<size_t>(request.num_tokens + block_size - 1) /
-                            static_cast<size_t>(block_size)));
-      for (size_t i = 0; i < tables_.back().size() + 1; ++i) {
-        ids.push_back(static_cast<BlockId>(ids.size()));
-      }
-    }
-    Rng rng(seed, 7);
-    auto arena = AlignedBuffer::Create(ids.size() * geometry_.bytes_per_block());
-    KVIK_CHECK(arena.has_value());
-    arena_ = std::move(*arena);
-    std::memset(arena_.data(), 0xFF, arena_.size_bytes());  // NaN as bf16 and as float32
-    size_t next = 0;
-    for (std::vector<BlockId>& table : tables_) {
-      for (BlockId& id : table) {
-        std::swap(ids[next], ids[next + rng.Below(ids.size() - next)]);
-        id = ids[next++];
-      }
-    }
-    for (const Request& request : requests) {
-      out_.emplace_back(request.q.size(), std::numeric_limits<float>::quiet_NaN());
-    }
-  }
-
-  // Stores keys and values of positions without attending: cached by someone earlier.
-  void Cache(const Piece& piece, int layer) {
-    for (int pos = piece.first_pos; pos < piece.first_pos + piece.num_tokens; ++pos) {
-      for (int head = 0; head < shape_.num_kv_heads; ++head) {
-        const Request& request = requests_[piece.request];
-        const size_t at = (static_cast<size_t>(pos) * static_cast<size_t>(shape_.num_kv_heads) +
-                           static_cast<size_t>(head)) *
-                          static_cast<size_t>(shape_.head_dim);
-        PageRef page{tables_[piece.request][static_cast<size_t>(pos / geometry_.block_size_tokens)],
-                     layer, kv::KvPart::kKey, head, pos % geometry_.block_size_tokens};
-        const auto dim = static_cast<size_t>(shape_.head_dim);
-        WritePage(geometry_, arena(), page, std::span(request.k).subspan(at, dim));
-        page.part = kv::KvPart::kValue;
-        WritePage(geometry_, arena(), page, std::span(request.v).subspan(at, dim));
-      }
-    }
-  }
-
-  void Run(const Step& step, int layer = 0) {
-    BuildBatch(step);
-    const uint64_t before = attention_->num_dispatches();
-    plan_.Build(shape_, segments_, pool_.num_threads());
-    attention_->WriteKv(plan_, layer, k_, v_, arena(), pool_);
-    std::vector<float> out(q_.size(), std::numeric_limits<float>::quiet_NaN());
-    attention_->Attend(plan_, layer, q_, arena(), out, pool_);
-    EXPECT_EQ(attention_->num_dispatches(), before + 1);
-    const size_t width = q_width();
-    for (size_t i = 0; i < step.size(); ++i) {
-      std::copy_n(out.begin() + static_cast<std::ptrdiff_t>(
-                                    static_cast<size_t>(segments_[i].first_row) * width),
-                  static_cast<size_t>(step[i].num_tokens) * width,
-                  out_[step[i].request].begin() +
-                      static_cast<std::ptrdiff_t>(static_cast<size_t>(step[i].first_pos) * width));
-    }
-  }
-
-  // The reference's output of the last Run, in its row order: [rows, q heads, head_dim].
-  std::vector<double> Reference(const Step& step, int layer = 0) {
-    BuildBatch(step);
-    std::vector<double> out(q_.size());
-    ReferenceAttention(shape_, geometry_, segments_, layer, q_, arena(), out);
-    return out;
-  }
-
-  // [num_tokens, q heads, head_dim]; NaN where no step computed it.
-  const std::vector<float>& out(size_t request) const { return out_[request]; }
-  const kv::KvGeometry& geometry() const { return geometry_; }
-  const std::vector<BlockId>& table(size_t request) const { return tables_[request]; }
-  std::span<std::byte> arena() { return {arena_.data(), arena_.size_bytes()}; }
-  AttentionPlan& plan() { return plan_; }
-
- private:
-  [[nodiscard]] size_t q_width() const {
-    return static_cast<size_t>(shape_.num_q_heads * shape_.head_dim);
-  }
-
-  void BuildBatch(const Step& step) {
-    segments_.clear();
-    q_.clear();
-    k_.clear();
-    v_.clear();
-    int row = 0;
-    for (const Piece& piece : step) {
-      const Request& request = requests_[piece.request];
-      segments_.push_back({row, piece.num_tokens, piece.first_pos, tables_[piece.request].data()});
-      const auto append = [&](std::vector<float>& to, const std::vector<float>& from, int heads) {
-        const auto width = static_cast<std::ptrdiff_t>(heads * shape_.head_dim);
-        to.insert(to.end(), from.begin() + piece.first_pos * width,
-                  from.begin() + (piece.first_pos + piece.num_tokens) * width);
-      };
-      append(q_, request.q, shape_.num_q_heads);
-      append(k_, request.k, shape_.num_kv_heads);
-      append(v_, request.v, shape_.num_kv_heads);
-      row += piece.num_tokens;
-    }
-  }
-
-  AttentionShape shape_;
-  kv::KvGeometry geometry_;
-  const std::vector<Request>& requests_;
-  ThreadPool pool_;
-  std::unique_ptr<Attention> attention_;
-  AttentionPlan plan_;
-  AlignedBuffer arena_;
-  std::vector<std::vector<BlockId>> tables_;
-  std::vector<std::vector<float>> out_;
-  std::vector<MsaSegment> segments_;
-  std::vector<float> q_, k_, v_;
-};
-
-AttentionShape Shape(int q_heads, int kv_heads, int head_dim, int window = 0) {
-  return {q_heads, kv_heads, head_dim, 1.0F / std::sqrt(static_cast<float>(head_dim)), window};
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-// One Isa and arithmetic. Tests of what this host cannot run are skipped by name.
-struct Target {
-  Isa isa;
-  ComputeType compute;
-  kv::KvDtype dtype;
-};
-
-std::string TargetName(const Target& target) {
-  return std::string(IsaName(target.isa)) +
-         (target.compute == ComputeType::kBf16 ? "_bf16" : "_f32") +
-         (target.dtype == kv::KvDtype::kBf16 ? "_bf16kv" : "_f32kv");
-}
-
-std::vector<Target> AllTargets() {
-  std::vector<Target> targets;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
-    for (ComputeType compute : {ComputeType::kF32, ComputeType::kBf16}) {
-      for (kv::KvDtype dtype : {kv::KvDtype::kBf16, kv::KvDtype::kF32}) {
-        if (ComputeSupported(isa, compute)) {
-          targets.push_back({isa, compute, dtype});
-        }
-      }
-    }
-  }
-  return targets;
-}
-
-class AttentionTest : public testing::TestWithParam<Target> {
- protected:
-  void SetUp() override {
-    if (!IsaSupported(GetParam().isa)) {
-      GTEST_SKIP() << IsaName(GetParam().isa) << " is not supported by this CPU";
-    }
-  }
-  // The portable code is slow: it gets the same cases, shorter.
-  [[nodiscard]] int Length(int tokens) const {
-    return GetParam().isa == Isa::kScalar ? std::max(1, tokens / 4) : tokens;
-  }
-  [[nodiscard]] double Tolerance() const {
-    return GetParam().compute == ComputeType::kBf16 && GetParam().dtype == kv::KvDtype::kBf16
-               ? 2e-2
-               : 2e-5;
-  }
-  Runner MakeRunner(const AttentionShape& shape, int block_size,
-                    const std::vector<Request>& requests, uint64_t seed, int threads = 1) const {
-    const Target& t = GetParam();
-    return Runner(t.isa, t.compute, shape, t.dtype, block_size, requests, seed, threads);
-  }
-};
+class AttentionTest : public TargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, testing::ValuesIn(AllTargets()),
                          [](const auto& param) { return TargetName(param.param); });
@@ -270,76 +43,6 @@ TEST_P(AttentionTest, EqualsTheReferenceForEveryHeadLayout) {
   }
 }
 
-// Requests of random lengths computed in random steps: chunks of any size, several segments of one
-// request in one step with cached tokens between them, decodes, other requests beside.
-struct Schedule {
-  std::vector<Piece> cached;
-  std::vector<Step> steps;
-};
-
-Schedule RandomSchedule(Rng& rng, const std::vector<Request>& requests, bool with_cache) {
-  Schedule schedule;
-  std::vector<std::vector<Piece>> todo(requests.size());  // runs to compute, in order
-  for (size_t r = 0; r < requests.size(); ++r) {
-    const int n = requests[r].num_tokens;
-    for (int pos = 0; pos < n;) {
-      const int run = std::min<int>(n - pos, static_cast<int>(rng.Range(1, std::max(2, n / 2))));
-      // The last token is always computed.
-      if (with_cache && rng.Below(2) == 0 && pos + run < n) {
-        schedule.cached.push_back({r, pos, run});
-      } else {
-        todo[r].push_back({r, pos, run});
-      }
-      pos += run;
-    }
-  }
-  std::vector<size_t> next(requests.size());
-  for (bool left = true; left;) {
-    left = false;
-    Step step;
-    for (size_t r = 0; r < requests.size(); ++r) {
-      int budget = rng.Below(3) == 0 ? 1 : static_cast<int>(rng.Range(0, 90));
-      while (budget > 0 && next[r] < todo[r].size()) {
-        Piece& run = todo[r][next[r]];
-        const int n = std::min(budget, run.num_tokens);
-        step.push_back({r, run.first_pos, n});
-        run.first_pos += n;
-        run.num_tokens -= n;
-        budget -= n;
-        next[r] += run.num_tokens == 0 ? 1 : 0;
-      }
-      left |= next[r] < todo[r].size();
-    }
-    // Segments of a request stay in order, requests come in any order.
-    const size_t first = rng.Below(requests.size());
-    std::stable_sort(step.begin(), step.end(), [&](const Piece& a, const Piece& b) {
-      const auto key = [&](const Piece& p) { return (p.request + first) % requests.size(); };
-      return key(a) < key(b);
-    });
-    if (!step.empty()) {
-      schedule.steps.push_back(step);
-    }
-  }
-  return schedule;
-}
-
-// Compares only what `run` computed.
-void ExpectSameRows(const std::vector<float>& want, const Runner& run, size_t request,
-                    const Schedule& schedule, int width, uint64_t seed) {
-  for (const Step& step : schedule.steps) {
-    for (const Piece& piece : step) {
-      if (piece.request != request) {
-        continue;
-      }
-      const size_t at = static_cast<size_t>(piece.first_pos) * static_cast<size_t>(width);
-      const size_t n = static_cast<size_t>(piece.num_tokens) * static_cast<size_t>(width);
-      ASSERT_EQ(std::memcmp(want.data() + at, run.out(request).data() + at, n * sizeof(float)), 0)
-          << "seed " << seed << " request " << request << " positions [" << piece.first_pos << ", "
-          << piece.first_pos + piece.num_tokens << ")";
-    }
-  }
-}
-
 TEST_P(AttentionTest, OutputDependsOnPositionAndContentOnly) {
   const AttentionShape shapes[] = {Shape(9, 3, 64), Shape(14, 2, 64), Shape(4, 1, 80),
                                    Shape(4, 2, 128, 70), Shape(2, 2, 96, 100)};
@@ -358,17 +61,19 @@ TEST_P(AttentionTest, OutputDependsOnPositionAndContentOnly) {
     for (int variant = 0; variant < 3; ++variant) {
       const int block_sizes[] = {16, 32, 64};
       const int block_size = block_sizes[(seed + static_cast<uint64_t>(variant)) % 3];
-      const Schedule schedule = RandomSchedule(rng, requests, variant > 0);
+      const Work work = RandomWork(rng, requests, variant > 0);
+      const std::vector<Step> steps = CutIntoSteps(rng, work.todo);
       Runner run = MakeRunner(shape, block_size, requests, seed * 10 + 1,
                               1 + static_cast<int>(rng.Below(3)));
-      for (const Piece& piece : schedule.cached) {
+      for (const Piece& piece : work.cached) {
         run.Cache(piece, 1);
       }
-      for (const Step& step : schedule.steps) {
+      for (const Step& step : steps) {
         run.Run(step, 1);
       }
       for (size_t r = 0; r < requests.size(); ++r) {
-        ExpectSameRows(whole.out(r), run, r, schedule, shape.num_q_heads * shape.head_dim, seed);
+        ExpectSameRows(whole.out(r), run.out(r), work.todo[r], shape.num_q_heads * shape.head_dim,
+                       seed);
       }
     }
   }

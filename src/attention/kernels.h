@@ -20,6 +20,10 @@ struct KvPages {
   size_t page_bytes = 0;  // of one kv head: the next one's page follows
   const BlockId* block_table = nullptr;
   int32_t block_size_shift = 4;  // log2 of the block size in tokens
+  // Kept slots: masks[block] is null (all are) or points to words, of which `mask_word` is that of
+  // this kv head and the next one's follows. Null: nothing is dropped anywhere.
+  const uint64_t* const* masks = nullptr;
+  size_t mask_word = 0;
 };
 
 // One softmax state: the sum of weights and of weighted values relative to a maximum.

@@ -16,7 +16,8 @@
 //    the row itself does not see get weight +0, and a state that has met such keys only is the
 //    empty state, as if the tile had not been visited.
 //  * Sums over keys stop at the last key seen by any row of the micro-tile: later slots may hold
-//    anything, and 0 * NaN is not 0.
+//    anything, and 0 * NaN is not 0. For the same reason the values of dropped keys are replaced by
+//    zeros before they are summed.
 //  * At the end of a span the state is merged into the total of the row and starts afresh.
 #pragma once
 
@@ -50,8 +51,20 @@ constexpr size_t RowBytesPerStep(Operands op) { return op == Operands::kBf16AsF3
 // Bytes of a row of weights.
 constexpr size_t WeightStride(Operands op) { return op == Operands::kBf16Dot ? 128 : 256; }
 
+// A set of keys of a tile: bit i is key i.
+using KeySet = uint64_t;
+constexpr KeySet kAllKeys = ~KeySet{0};
+static_assert(kTileTokens == 64);
+
 inline int Min(int a, int b) { return a < b ? a : b; }
 inline int Max(int a, int b) { return a > b ? a : b; }
+// Keys [0, n), whatever n is.
+inline KeySet FirstKeys(int n) {
+  return n >= kTileTokens ? kAllKeys : n <= 0 ? 0 : (KeySet{1} << n) - 1;
+}
+inline uint32_t GroupOf(KeySet keys, int group) {
+  return static_cast<uint32_t>(keys >> (16 * group) & 0xFFFF);
+}
 
 // One tile of keys. Group g is keys [16g, 16g + 16).
 struct KeyTile {
@@ -61,6 +74,14 @@ struct KeyTile {
   const std::byte* next_v[kGroups];
   size_t k_stride = 0;
   int first_pos = 0;
+  KeySet kept = kAllKeys;
+};
+
+// A key tile of a kv head to be visited.
+struct TileVisit {
+  int head = 0;
+  int first_pos = 0;
+  KeySet kept = kAllKeys;  // keys that are not dropped; those that do not exist yet count as kept
 };
 
 // What is private to an item; arrays over the rows of the query tile.
@@ -392,6 +413,15 @@ struct KernelSet {
     }
   }
 
+  // Keys of a tile that some row at positions [low, high] sees.
+  KVIK_SIMD_INLINE KeySet SeenKeys(int low, int high, int window, const KeyTile& t) {
+    KeySet seen = FirstKeys(high + 1 - t.first_pos) & t.kept;
+    if (window > 0) {
+      seen &= ~FirstKeys(low + 1 - window - t.first_pos);
+    }
+    return seen;
+  }
+
   // Softmax of R rows whose scores lie in memory: any of them may be masked or move its reference.
   // Returns whether the values so far are to be scaled by `correction`.
   template <Operands kOp, int R>
@@ -404,19 +434,14 @@ struct KernelSet {
     for (int r = 0; r < R; ++r) {
       const int index = row + r;
       F32 x[kGroups];
-      int first = 0;  // the row sees keys [first, end)
-      int end = kTileTokens;
+      KeySet seen = kAllKeys;
       if (masked) {
-        end = Min(kTileTokens, Max(0, s.pos[index] + 1 - t.first_pos));
-        if (s.window > 0) {
-          first = Min(kTileTokens, Max(0, s.pos[index] + 1 - s.window - t.first_pos));
-        }
+        seen = SeenKeys(s.pos[index], s.pos[index], s.window, t);
         KVIK_SIMD_UNROLL(4)
         for (int g = 0; g < kGroups; ++g) {
           x[g] = V::Set1(kEmptyMax);
           if (g < groups) {
-            x[g] = V::Select(FirstKeys(end, g), V::Load(&scores[r][g * 16]), x[g]);
-            x[g] = V::Select(FirstKeys(first, g), V::Set1(kEmptyMax), x[g]);
+            x[g] = V::Select(V::LanesOf(GroupOf(seen, g)), V::Load(&scores[r][g * 16]), x[g]);
           }
         }
       } else {
@@ -455,8 +480,7 @@ struct KernelSet {
       if (masked) {
         KVIK_SIMD_UNROLL(4)
         for (int g = 0; g < kGroups; ++g) {
-          x[g] = V::Select(FirstKeys(end, g), x[g], V::Zero());
-          x[g] = V::Select(FirstKeys(first, g), V::Zero(), x[g]);
+          x[g] = V::Select(V::LanesOf(GroupOf(seen, g)), x[g], V::Zero());
         }
       }
       StoreWeights<kOp>(x, sum, s.weight + 16 * index,
@@ -542,11 +566,6 @@ struct KernelSet {
     }
   }
 
-  // Keys [0, end) of a tile as lanes of group g.
-  KVIK_SIMD_INLINE typename V::Mask FirstKeys(int end, int g) {
-    return V::FirstN(static_cast<size_t>(Min(16, Max(0, end - 16 * g))));
-  }
-
   using MicroTileFn = void (*)(const TileState&, const KeyTile&, int, int, bool, bool);
   template <Operands kOp, bool kPrefetch>
   static constexpr MicroTileFn kMicroTiles[kMaxRows + 1] = {nullptr,
@@ -557,22 +576,88 @@ struct KernelSet {
                                                             MicroTile<kOp, 5, kPrefetch>,
                                                             MicroTile<kOp, 6, kPrefetch>};
 
-  // Pointers to the keys and values of the tile at first_pos. Groups past last_pos have no block;
-  // they read group 0, and what they give is masked.
-  KVIK_SIMD_INLINE void Locate(const AttendArgs& a, int head, int first_pos, int last_pos,
+  // What is kept of the tile of a head at first_pos <= last_pos.
+  KVIK_SIMD_INLINE KeySet KeptKeys(const AttendArgs& a, int head, int first_pos, int last_pos) {
+    KeySet kept = kAllKeys;
+    if (a.pages.masks != nullptr) {
+      const int32_t shift = a.pages.block_size_shift;
+      const int block_size = 1 << shift;
+      const int keys = Min(kTileTokens, last_pos + 1 - first_pos);
+      for (int key = 0; key < keys; key += block_size) {
+        const uint64_t* words = a.pages.masks[a.pages.block_table[(first_pos + key) >> shift]];
+        if (words != nullptr) {
+          const KeySet dropped =
+              ~words[a.pages.mask_word + static_cast<size_t>(head)] & FirstKeys(block_size);
+          kept &= ~(dropped << key);
+        }
+      }
+    }
+    return kept;
+  }
+
+  // The first visit at or after the tile of `head` at first_pos, kv heads inside: tiles of which
+  // the head has dropped everything are passed over. None: its first_pos is at or above `end`.
+  // REQUIRES: end <= last_pos + 1.
+  static TileVisit NextVisit(const AttendArgs& a, int head, int first_pos, int end, int last_pos) {
+    while (first_pos < end) {
+      const KeySet kept = KeptKeys(a, head, first_pos, last_pos);
+      if ((kept & FirstKeys(last_pos + 1 - first_pos)) != 0) {
+        return {head, first_pos, kept};
+      }
+      ++head;
+      if (head == a.num_kv_heads) {
+        head = 0;
+        first_pos += kTileTokens;
+      }
+    }
+    return {head, first_pos, kAllKeys};
+  }
+
+  // Pointers to the keys and values of a tile. Groups past last_pos have no block, and those that
+  // are dropped shall not be read: they read the first group that is neither, and what they give is
+  // masked.
+  KVIK_SIMD_INLINE void Locate(const AttendArgs& a, const TileVisit& visit, int last_pos,
                                bool f32_pages, const std::byte* (&k)[kGroups],
                                const std::byte* (&v)[kGroups]) {
     const int32_t shift = a.pages.block_size_shift;
     const int32_t slot_mask = (1 << shift) - 1;
     const auto head_dim = static_cast<size_t>(a.head_dim);
+    const int first_group = __builtin_ctzll(visit.kept) / 16;
     for (int g = 0; g < kGroups; ++g) {
-      const int32_t pos = first_pos + (first_pos + 16 * g <= last_pos ? 16 * g : 0);
+      const bool read = visit.first_pos + 16 * g <= last_pos && GroupOf(visit.kept, g) != 0;
+      const int32_t pos = visit.first_pos + 16 * (read ? g : first_group);
       const size_t block =
           static_cast<size_t>(a.pages.block_table[pos >> shift]) * a.pages.block_stride_bytes +
-          static_cast<size_t>(head) * a.pages.page_bytes;
+          static_cast<size_t>(visit.head) * a.pages.page_bytes;
       const auto slot = static_cast<size_t>(pos & slot_mask);
       k[g] = a.pages.keys + block + slot * 4;
       v[g] = a.pages.values + block + slot * head_dim * (f32_pages ? 4 : 2);
+    }
+  }
+
+  // Copies the values of a tile, `keys` of them, to `out` with zeros for dropped ones.
+  template <Operands kOp>
+  static void ZeroDropped(int head_dim, int keys, KeyTile& t, float* out) {
+    constexpr int kKeys = ValuesPerStep(kOp);
+    const auto columns = static_cast<size_t>(head_dim);
+    for (int key = 0; key < keys; key += kKeys) {
+      const KeySet kept = t.kept >> key;
+      uint32_t mask = (kept & 1) != 0 ? 0xFFFFFFFFU : 0U;
+      if constexpr (kKeys == 2) {
+        mask = (mask & 0xFFFFU) | ((kept & 2) != 0 ? 0xFFFF0000U : 0U);
+      }
+      const auto* in = reinterpret_cast<const int32_t*>(
+          t.v[key / 16] + static_cast<size_t>(key % 16 / kKeys) * 4 * columns);
+      auto* row = reinterpret_cast<int32_t*>(out) + static_cast<size_t>(key / kKeys) * columns;
+      for (size_t d = 0; d < columns; d += 16) {
+        V::StoreI(row + d, mask == 0
+                               ? V::SetI(0)
+                               : V::AndI(V::LoadI(in + d), V::SetI(static_cast<int32_t>(mask))));
+      }
+    }
+    for (int g = 0; g < kGroups; ++g) {
+      t.v[g] = reinterpret_cast<const std::byte*>(out + static_cast<size_t>(StepsOf16(kOp) * g) *
+                                                            columns);
     }
   }
 
@@ -633,7 +718,15 @@ struct KernelSet {
         __builtin_fmaf(sum, V::ReduceMax(new_factor), *total_sum * V::ReduceMax(old_factor));
   }
 
-  KVIK_SIMD_INLINE void WriteOut(int head_dim, const float* total, float sum, float* out) {
+  // `max`: of the total, as Merge leaves it. A row that has seen nothing gives zeros.
+  KVIK_SIMD_INLINE void WriteOut(int head_dim, const float* total, float max, float sum,
+                                 float* out) {
+    if (max == kEmptyMax) {
+      for (int d = 0; d < head_dim; d += 16) {
+        V::Store(out + d, V::Zero());
+      }
+      return;
+    }
     const F32 factor = V::Div(V::Set1(1.0F), V::Set1(sum));
     for (int d = 0; d < head_dim; d += 16) {
       V::Store(out + d, V::Mul(V::Load(total + d), factor));
@@ -668,10 +761,10 @@ struct KernelSet {
     const int rows = head_rows * a.num_kv_heads;
     const auto head_dim = static_cast<size_t>(a.head_dim);
     const size_t tile_floats = static_cast<size_t>(rows) * head_dim;
-    auto* next = reinterpret_cast<float*>(a.scratch);
-    const auto take = [&next](size_t floats) {
-      float* taken = next;
-      next += (floats + 15) / 16 * 16;
+    auto* rest = reinterpret_cast<float*>(a.scratch);
+    const auto take = [&rest](size_t floats) {
+      float* taken = rest;
+      rest += (floats + 15) / 16 * 16;
       return taken;
     };
     std::byte* q = reinterpret_cast<std::byte*>(take(tile_floats));
@@ -700,6 +793,11 @@ struct KernelSet {
     const bool widen = kOp == Operands::kBf16AsF32 && micro_tiles > 2;
     const TileState state{q, value, weight, start, limit, pos, a.head_dim, a.sliding_window};
 
+    // Past the last span there may be a tile to fetch for whoever comes next.
+    const int visits_end = Min(last_pos + 1, a.end_span * kSpanTokens + kTileTokens);
+    TileVisit visit =
+        NextVisit(a, 0, Max(a.first_span * kSpanTokens, first_key / kTileTokens * kTileTokens),
+                  visits_end, last_pos);
     for (int span = a.first_span; span < a.end_span; ++span) {
       for (int m = 0; m < micro_tiles * a.num_kv_heads; ++m) {
         fresh[m] = true;
@@ -708,22 +806,33 @@ struct KernelSet {
         start[row] = 0.0F;
         limit[row] = kEmptyMax;
       }
-      const int begin = Max(span * kSpanTokens, first_key / kTileTokens * kTileTokens);
-      const int end = Min((span + 1) * kSpanTokens, last_pos + 1);
       // Key tiles outside, kv heads inside: the pages of a block's heads follow each other, so
       // memory is read in larger pieces.
-      for (int head = 0, first = begin; first < end;) {
+      const int end = Min((span + 1) * kSpanTokens, last_pos + 1);
+      while (visit.first_pos < end) {
+        const int head = visit.head;
+        const int first = visit.first_pos;
+        const bool last_head = head + 1 == a.num_kv_heads;
+        const TileVisit next =
+            NextVisit(a, last_head ? 0 : head + 1, last_head ? first + kTileTokens : first,
+                      visits_end, last_pos);
         KeyTile tile;
         tile.first_pos = first;
+        tile.kept = visit.kept;
         tile.k_stride = size_t{4} << a.pages.block_size_shift;
-        Locate(a, head, first, last_pos, kOp == Operands::kF32, tile.k, tile.v);
-        const bool last_head = head + 1 == a.num_kv_heads;
-        const int next_head = last_head ? 0 : head + 1;
-        const int next_first =
-            last_head && first + kTileTokens <= last_pos ? first + kTileTokens : first;
-        Locate(a, next_head, next_first, last_pos, kOp == Operands::kF32, tile.next_k, tile.next_v);
+        Locate(a, visit, last_pos, kOp == Operands::kF32, tile.k, tile.v);
+        Locate(a, next.first_pos < visits_end ? next : visit, last_pos, kOp == Operands::kF32,
+               tile.next_k, tile.next_v);
+        const int tile_keys = Min(kTileTokens, last_pos + 1 - first);
         if (widen) {
-          Widen(a.head_dim, Min(kTileTokens, last_pos + 1 - first), tile, wide_k, wide_v);
+          Widen(a.head_dim, tile_keys, tile, wide_k, wide_v);
+        }
+        if (tile.kept != kAllKeys) {
+          if (widen) {
+            ZeroDropped<Operands::kF32>(a.head_dim, tile_keys, tile, wide_v);
+          } else {
+            ZeroDropped<kOp>(a.head_dim, tile_keys, tile, wide_v);
+          }
         }
         bool prefetch = !widen;
         const int head_end = (head + 1) * head_rows;
@@ -731,11 +840,12 @@ struct KernelSet {
           const int n = (head_end - row) / (micro_tiles - i);
           const int low = pos[row];
           const int high = pos[row + n - 1];
-          const int keys = Min(kTileTokens, high + 1 - first);
           const int window = a.sliding_window;
-          if (keys > 0 && (window == 0 || low - window + 1 < first + kTileTokens)) {
-            const bool masked =
-                low + 1 - first < kTileTokens || (window > 0 && high - window + 1 > first);
+          const KeySet seen = SeenKeys(low, high, window, tile);
+          if (seen != 0) {
+            const int keys = kTileTokens - __builtin_clzll(seen);
+            const bool masked = tile.kept != kAllKeys || low + 1 - first < kTileTokens ||
+                                (window > 0 && high - window + 1 > first);
             if (widen) {
               kMicroTiles<Operands::kF32, false>[n](state, tile, row, keys, masked, fresh[m]);
             } else if (prefetch) {
@@ -748,8 +858,7 @@ struct KernelSet {
           }
           row += n;
         }
-        head = next_head;
-        first += last_head ? kTileTokens : 0;
+        visit = next;
       }
       for (int row = 0; row < rows; ++row) {
         const float* row_value = value + static_cast<size_t>(row) * head_dim;
@@ -777,7 +886,8 @@ struct KernelSet {
     if (a.states == nullptr) {
       for (int row = 0; row < rows; ++row) {
         const int token_rows = a.num_kv_heads * a.group;
-        WriteOut(a.head_dim, total + static_cast<size_t>(row) * head_dim, total_sum[row],
+        WriteOut(a.head_dim, total + static_cast<size_t>(row) * head_dim, total_max[row],
+                 total_sum[row],
                  a.out + static_cast<size_t>(row / token_rows) * a.row_stride +
                      static_cast<size_t>(row % token_rows) * head_dim);
       }
@@ -797,7 +907,7 @@ struct KernelSet {
                                             StateFloats(a.head_dim);
         Merge(a.head_dim, state, state[head_dim], state[head_dim + 1], total, &max, &sum);
       }
-      WriteOut(a.head_dim, total, sum,
+      WriteOut(a.head_dim, total, max, sum,
                a.out + static_cast<size_t>(row / a.group) * a.row_stride +
                    static_cast<size_t>(row % a.group) * head_dim);
     }

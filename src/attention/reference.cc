@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "attention/kv_pages.h"
@@ -28,13 +29,27 @@ std::vector<float> Gather(const kv::KvGeometry& geometry, const MsaSegment& segm
   return rows;
 }
 
+bool IsDropped(const kv::BlockMasks* masks, const MsaSegment& segment, int pos, int layer,
+               int kv_head) {
+  if (masks == nullptr) {
+    return false;
+  }
+  const kv::KvGeometry& geometry = masks->geometry();
+  const uint64_t* words = masks->Of(segment.block_table[pos / geometry.block_size_tokens]);
+  return words != nullptr &&
+         (words[layer * geometry.num_kv_heads + kv_head] >> (pos % geometry.block_size_tokens) &
+          1) == 0;
+}
+
 }  // namespace
 
 void ReferenceAttention(const AttentionShape& shape, const kv::KvGeometry& geometry,
                         std::span<const MsaSegment> segments, int layer, std::span<const float> q,
-                        std::span<const std::byte> arena, std::span<double> out) {
+                        std::span<const std::byte> arena, std::span<double> out,
+                        const kv::BlockMasks* masks) {
   KVIK_CHECK(q.size() == out.size());
   const auto head_dim = static_cast<size_t>(shape.head_dim);
+  constexpr double kDropped = -std::numeric_limits<double>::infinity();
   std::vector<double> weight;
   for (const MsaSegment& segment : segments) {
     for (int head = 0; head < shape.num_q_heads; ++head) {
@@ -58,15 +73,24 @@ void ReferenceAttention(const AttentionShape& shape, const kv::KvGeometry& geome
             weight[j] += static_cast<double>(q[row + d]) * static_cast<double>(keys[key + d]);
           }
           weight[j] *= static_cast<double>(shape.scale);
+          if (IsDropped(masks, segment, first + static_cast<int>(j), layer, kv_head)) {
+            weight[j] = kDropped;
+          }
         }
+        std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(row), head_dim, 0.0);
         const double max = *std::max_element(weight.begin(), weight.end());
+        if (max == kDropped) {
+          continue;
+        }
         double sum = 0;
         for (double& w : weight) {
           w = std::exp(w - max);
           sum += w;
         }
-        std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(row), head_dim, 0.0);
         for (size_t j = 0; j < weight.size(); ++j) {
+          if (IsDropped(masks, segment, first + static_cast<int>(j), layer, kv_head)) {
+            continue;  // 0 * NaN is not 0
+          }
           const size_t value = (static_cast<size_t>(first) + j) * head_dim;
           for (size_t d = 0; d < head_dim; ++d) {
             out[row + d] += weight[j] / sum * static_cast<double>(values[value + d]);

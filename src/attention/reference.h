@@ -7,6 +7,7 @@
 #include <span>
 
 #include "attention/plan.h"
+#include "kv/block_masks.h"
 #include "kv/geometry.h"
 
 namespace kvik::attention {
@@ -15,6 +16,7 @@ namespace kvik::attention {
 // as stored, so rounding of keys and values to bf16 is not part of the error.
 void ReferenceAttention(const AttentionShape& shape, const kv::KvGeometry& geometry,
                         std::span<const MsaSegment> segments, int layer, std::span<const float> q,
-                        std::span<const std::byte> arena, std::span<double> out);
+                        std::span<const std::byte> arena, std::span<double> out,
+                        const kv::BlockMasks* masks = nullptr);
 
 }  // namespace kvik::attention

@@ -88,7 +88,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options, Exe
   if (options.max_model_len == 0) {
     filled.max_model_len = limits.max_context_tokens;
   }
-  KVIK_ASSIGN(auto cache, kv::KvCache::Create(options.cache));
+  filled.cache.geometry = executor.kv_geometry();
+  KVIK_ASSIGN(auto cache, kv::KvCache::Create(filled.cache));
   return std::unique_ptr<Engine>(new Engine(filled, executor, clock, std::move(cache)));
 }
 
@@ -295,6 +296,7 @@ bool FollowsCachedRun(const kv::Sequence& sequence, const kv::TokenRun& run, int
 
 void Engine::BuildBatch(const sched::StepPlan& plan) {
   batch_.Clear();
+  batch_.masks = cache_->masks();
   for (const sched::ScheduledRequest& scheduled : plan.requests) {
     const kv::Sequence& sequence = scheduler_.sequence(scheduled.id);
     for (const kv::TokenRun& run : scheduled.runs) {

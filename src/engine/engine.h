@@ -84,7 +84,7 @@ struct StepReport {
 class Engine {
  public:
   // `executor` and `clock` must outlive the engine. kInvalidInput names the option that does not
-  // fit.
+  // fit. The cache's geometry is the executor's, whatever the options say.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, Executor& executor,
                                                 const Clock& clock);
   ~Engine();

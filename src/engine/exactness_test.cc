@@ -262,6 +262,64 @@ TEST_P(Exactness, OutputsNeverDependOnCacheBatchChunksThreadsOrPreemptions) {
               static_cast<long long>(gaps), static_cast<long long>(preemptions));
 }
 
+// What a request says when slots of its full blocks are dropped after its first token, or are not.
+Said RunOne(Engine& engine, const Request& request, bool drop) {
+  Said said;
+  EXPECT_TRUE(
+      engine.Submit(request, [&](const RequestOutput& output) { said.Add(output); }).has_value());
+  while (said.tokens.empty()) {
+    (void)engine.Step();
+  }
+  kv::BlockMasks& masks = *engine.cache().masks();
+  const kv::KvGeometry& geometry = masks.geometry();
+  for (BlockId block = 0; block < masks.num_blocks() && drop; ++block) {
+    if (engine.cache().pool().state(block) == kv::BlockState::kReferenced) {
+      for (int32_t slot = 0; slot < geometry.block_size_tokens; slot += 16) {
+        masks.Drop(block, 0, geometry.num_kv_heads - 1, slot + 3, slot + 14);
+        masks.Drop(block, 1, 0, slot, slot + 16);
+      }
+    }
+  }
+  while (engine.HasWork()) {
+    (void)engine.Step();
+    engine.cache().CheckInvariant();
+  }
+  return said;
+}
+
+TEST_P(Exactness, DroppedSlotsStayDroppedUntilTheirBlocksAreFreed) {
+  Rng rng(GetParam().tiny.seed);
+  Request request;
+  request.prompt = RandomTokens(rng, 133);
+  request.max_new_tokens = 12;
+  request.sampling.temperature = 0;
+  request.sampling.num_logprobs = 3;
+  const std::vector<Isa> isas = SupportedIsas();
+  const Isa isa = *std::find_if(isas.rbegin(), isas.rend(), [&](Isa candidate) {
+    return ComputeSupported(candidate, GetParam().compute);
+  });
+  const Said whole = RunAlone(Load(isa, 1, 16), request);
+  std::optional<Said> expected;
+  for (const int32_t block_size : {16, 32, 64}) {
+    for (const int32_t chunk : {1024, 7}) {
+      model::Model& model = Load(isa, chunk == 7 ? 2 : 1, block_size);
+      const auto executor = ModelExecutor::Create(model, 10).value();
+      EngineOptions options = MakeOptions(model, 10);
+      options.cache.prefix_caching = false;  // what reads dropped slots must not become exact
+      options.scheduler.chunk_max = chunk;
+      options.scheduler.chunk_floor = 1;
+      const ManualClock clock;
+      const auto engine = Engine::Create(options, *executor, clock).value();
+      const Said dropped = RunOne(*engine, request, true);
+      EXPECT_TRUE(engine->cache().masks()->empty());
+      expected = expected.value_or(dropped);
+      EXPECT_NE(dropped.logprobs, whole.logprobs);
+      EXPECT_EQ(dropped.logprobs, expected->logprobs) << "block size " << block_size;
+      EXPECT_EQ(RunOne(*engine, request, false).logprobs, whole.logprobs);
+    }
+  }
+}
+
 // An engine whose arena was filled by other kernels finds nothing in it that it may call exact.
 TEST_P(Exactness, EveryKernelSetHasItsOwnNumericsTag) {
   std::map<std::string, Isa> tags;

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/result.h"
 #include "base/types.h"
+#include "kv/geometry.h"
 #include "model/batch.h"
 
 namespace kvik::engine {
@@ -25,6 +27,9 @@ class Executor {
   virtual ~Executor() = default;
 
   [[nodiscard]] virtual ExecutorLimits limits() const = 0;
+
+  // Of its blocks; none: it has no such bytes and does not look at StepBatch::masks.
+  [[nodiscard]] virtual std::optional<kv::KvGeometry> kv_geometry() const { return std::nullopt; }
 
   // Writes K and V of every row through the block tables, then returns the logits of the wanted
   // rows, valid until the next call. On an error the blocks the batch writes hold garbage and

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/aligned_buffer.h"
 #include "engine/executor.h"
@@ -18,6 +19,9 @@ class ModelExecutor final : public Executor {
   static Result<std::unique_ptr<ModelExecutor>> Create(model::Model& model, int32_t num_blocks);
 
   [[nodiscard]] ExecutorLimits limits() const override;
+  [[nodiscard]] std::optional<kv::KvGeometry> kv_geometry() const override {
+    return model_.kv_geometry();
+  }
   [[nodiscard]] Result<model::LogitsView> Execute(const model::StepBatch& batch) override;
   // Touches memory of blocks that are likely to be written next. The system hands out and clears
   // pages at their first use, which would otherwise be a tenth of a prefill's time.

@@ -25,6 +25,12 @@ Result<void> CheckOptions(const CacheOptions& options) {
     return Err(ErrorCode::kInvalidInput, "num_blocks is %d: at most %d blocks of %d tokens",
                options.num_blocks, std::numeric_limits<int32_t>::max() / size, size);
   }
+  if (const auto& geometry = options.geometry;
+      geometry && (geometry->block_size_tokens != size || size > kMaxMaskedSlots)) {
+    return Err(ErrorCode::kInvalidInput,
+               "block_size_tokens is %d, but the blocks have %d tokens (at most %d)", size,
+               geometry->block_size_tokens, kMaxMaskedSlots);
+  }
   if (!(options.residency_share >= 0 && options.residency_share <= 1)) {
     return Err(ErrorCode::kInvalidInput, "residency_share is %g: between 0 and 1",
                options.residency_share);
@@ -58,6 +64,9 @@ KvCache::KvCache(const CacheOptions& options, std::unique_ptr<EvictionPolicy> po
       pool_(options.num_blocks),
       index_(numerics_),
       policy_(std::move(policy)) {
+  if (options.geometry) {
+    masks_.emplace(*options.geometry, options.num_blocks);
+  }
   index_.Reserve(options.num_blocks);
   if (options.residency_share > 0) {
     residency_.emplace(options.residency_share, options.num_blocks);
@@ -291,10 +300,10 @@ void KvCache::Release(Sequence& sequence) {
       continue;
     }
     if (pool_.state(block) == BlockState::kFilling) {
-      pool_.Free(block);
+      Free(block);
     } else if (pool_.Unref(block)) {
       if (!index_.Contains(block)) {
-        pool_.Free(block);  // a duplicate, or prefix caching is off
+        Free(block);  // a duplicate, or prefix caching is off
       } else if (index_.IsSuperseded(block)) {
         DropCached(block);
       } else {
@@ -326,7 +335,7 @@ std::optional<BlockId> KvCache::Import(const BlockKey& key, BlockQuality quality
   const bool published = Publish(key, block, quality, first_pos, /*parent=*/0);
   pool_.Unref(block);
   if (!published) {
-    pool_.Free(block);
+    Free(block);
     return std::nullopt;
   }
   policy_->Release(std::span(&block, 1), Access{now_us_, {}});
@@ -341,9 +350,16 @@ void KvCache::DropCached(BlockId block) {
 
 void KvCache::FreeEvicted(BlockId block) {
   index_.Erase(block);
-  pool_.Free(block);
+  Free(block);
   if (residency_) {
     residency_->Evicted(block, now_us_);
+  }
+}
+
+void KvCache::Free(BlockId block) {
+  pool_.Free(block);
+  if (masks_) {
+    masks_->Clear(block);
   }
 }
 
@@ -402,6 +418,11 @@ void KvCache::CheckInvariant() const {
     const bool sealed = state == BlockState::kCached || state == BlockState::kReferenced;
     KVIK_CHECK(state != BlockState::kCached || index_.Contains(block));
     KVIK_CHECK(sealed || !index_.Contains(block));
+    if (masks_ && masks_->Of(block) != nullptr) {
+      KVIK_CHECK(state != BlockState::kFree, "free block %d has masks", block);
+      KVIK_CHECK(!index_.Contains(block) || index_.quality(block).fidelity == Fidelity::kLossy,
+                 "slots of block %d were dropped, but the index calls it exact", block);
+    }
   }
 }
 

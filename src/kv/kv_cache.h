@@ -26,8 +26,10 @@
 #include "base/rng.h"
 #include "base/types.h"
 #include "kv/block_hasher.h"
+#include "kv/block_masks.h"
 #include "kv/block_pool.h"
 #include "kv/eviction_policy.h"
+#include "kv/geometry.h"
 #include "kv/prefix_index.h"
 #include "kv/residency_sampler.h"
 #include "kv/sequence.h"
@@ -38,6 +40,9 @@ struct CacheOptions {
   int32_t num_blocks = 0;          // >= 1
   int32_t block_size_tokens = 16;  // >= 1
   bool prefix_caching = true;      // off: every block is freed when its sequence ends
+  // What the blocks' bytes are, so that slots of them can be dropped; none: that nobody can. An
+  // engine fills it in.
+  std::optional<KvGeometry> geometry;
   HashOptions hash;
   std::string numerics;  // Model::numerics_tag(): who computes this KV
   // kPrefix: gaps are not reused whatever the policy may do with them. An ablation, and for engines
@@ -131,6 +136,10 @@ class KvCache {
   [[nodiscard]] const EvictionPolicy& policy() const { return *policy_; }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
+  // What attention leaves out of the blocks; null without a geometry. Freeing a block clears its
+  // masks, so a block that Import or Allocate gives out keeps everything.
+  [[nodiscard]] BlockMasks* masks() { return masks_ ? &*masks_ : nullptr; }
+  [[nodiscard]] const BlockMasks* masks() const { return masks_ ? &*masks_ : nullptr; }
   [[nodiscard]] CacheStats stats() const;
   // blocks needed for positions [0, tokens).
   [[nodiscard]] int32_t BlocksFor(int32_t tokens) const {
@@ -138,7 +147,8 @@ class KvCache {
   }
 
   // The pool's invariant, and: the cached blocks are the policy's evictable ones and all in the
-  // index; reservations are covered. Aborts on a violation. O(total).
+  // index; reservations are covered; free blocks have no masks, and what the index calls exact has
+  // none either. Aborts on a violation. O(total).
   void CheckInvariant() const;
 
  private:
@@ -150,11 +160,13 @@ class KvCache {
                uint64_t parent);
   void DropCached(BlockId block);
   void FreeEvicted(BlockId block);
+  void Free(BlockId block);
 
   CacheOptions options_;
   NumericsTag numerics_;
   BlockHasher hasher_;
   BlockPool pool_;
+  std::optional<BlockMasks> masks_;
   PrefixIndex index_;
   std::unique_ptr<EvictionPolicy> policy_;
   std::optional<ResidencySampler> residency_;

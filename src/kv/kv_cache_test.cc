@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -85,6 +86,9 @@ TEST(KvCache, CreateNamesTheWrongOption) {
   EXPECT_NE(KvCache::Create(options).error().message.find("block_size_tokens"), std::string::npos);
   options = Options(2'000'000'000);
   EXPECT_NE(KvCache::Create(options).error().message.find("num_blocks"), std::string::npos);
+  options = Options(4);
+  options.geometry = KvGeometry{1, 1, 64, 2 * kBlock, KvDtype::kBf16};
+  EXPECT_NE(KvCache::Create(options).error().message.find("block_size_tokens"), std::string::npos);
   options = Options(4);
   options.policy.name = "none";
   EXPECT_NE(KvCache::Create(options).error().message.find("choose one of lru"), std::string::npos);
@@ -340,8 +344,91 @@ class LossyBlocks : public testing::Test {
   static Sequence Tolerant(float q_min) {
     return {Prompt(4 * kBlock + 1), {}, kBlock, MinQuality{true, q_min}};
   }
-  std::unique_ptr<KvCache> cache_ = MakeCache(16);
+  static std::unique_ptr<KvCache> MakeCacheWithMasks() {
+    CacheOptions options = Options(16);
+    options.geometry = KvGeometry{2, 3, 64, kBlock, KvDtype::kBf16};
+    return KvCache::Create(options).value();
+  }
+  std::unique_ptr<KvCache> cache_ = MakeCacheWithMasks();
 };
+
+TEST_F(LossyBlocks, MasksFollowTheBlockUntilItIsFreed) {
+  const BlockId lossy = cache_->Import(Key(1), {Fidelity::kLossy, 0.9F}, kBlock).value();
+  EXPECT_EQ(cache_->masks()->Of(lossy), nullptr);
+  cache_->masks()->Drop(lossy, 1, 2, 0, 4);
+  cache_->CheckInvariant();
+  Sequence reader = Tolerant(0.9F);
+  Admit(*cache_, reader);
+  EXPECT_EQ(reader.block_table()[1], lossy);
+  Compute(*cache_, reader);
+  cache_->Release(reader);
+  ASSERT_NE(cache_->masks()->Of(lossy), nullptr);
+  EXPECT_EQ(cache_->masks()->Of(lossy)[5], 0xFFF0U);
+  cache_->Evict(lossy);
+  EXPECT_TRUE(cache_->masks()->empty());
+  EXPECT_EQ(cache_->Import(Key(1), {Fidelity::kLossy, 0.9F}, kBlock), lossy);
+  EXPECT_EQ(cache_->masks()->Of(lossy), nullptr);
+  cache_->CheckInvariant();
+}
+
+// However a block becomes free: released unfilled, sealed twice, superseded, evicted for room.
+TEST_F(LossyBlocks, NoFreeBlockHasMasks) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Rng rng(seed);
+    cache_ = MakeCacheWithMasks();
+    std::vector<Sequence> sequences;
+    for (int i = 0; i < 3; ++i) {
+      sequences.emplace_back(Prompt(4 * kBlock + 1), ExtraKeys{}, kBlock,
+                             rng.Below(2) == 0 ? MinQuality{} : MinQuality{true, 0.0F});
+    }
+    // Wherever it is allowed, of blocks in the states given.
+    const auto drop = [&](std::initializer_list<BlockState> states) {
+      for (BlockId block = 0; block < cache_->pool().num_total(); ++block) {
+        const bool exact = cache_->index().Contains(block) &&
+                           cache_->index().quality(block).fidelity == Fidelity::kExact;
+        if (!exact && std::count(states.begin(), states.end(), cache_->pool().state(block)) > 0) {
+          cache_->masks()->Drop(block, 0, 0, 0, 1);
+        }
+      }
+    };
+    for (int i = 0; i < 60; ++i) {
+      Sequence& sequence = sequences[rng.Below(sequences.size())];
+      if (!sequence.admitted()) {
+        (void)cache_->Admit(sequence, cache_->Plan(sequence, sequence.num_tokens()));
+      } else if (rng.Below(4) == 0 || sequence.num_to_compute() == 0) {
+        cache_->Release(sequence);
+      } else {
+        const auto runs = sequence.NextRuns(static_cast<int32_t>(rng.Range(1, 40)));
+        cache_->Allocate(sequence, runs);
+        cache_->Commit(sequence, runs);
+      }
+      if (rng.Below(4) == 0) {
+        const size_t index = rng.Below(4);
+        (void)cache_->Import(Key(index), {Fidelity::kLossy, 0.5F},
+                             static_cast<int32_t>(index) * kBlock);
+      }
+      if (rng.Below(8) == 0) {
+        (void)cache_->EvictAtRandom(rng, 0.3);
+      }
+      drop({BlockState::kReferenced, BlockState::kCached});
+      cache_->CheckInvariant();
+    }
+    drop({BlockState::kFilling});  // not before: what is full next would be published as exact
+    for (Sequence& sequence : sequences) {
+      cache_->Release(sequence);
+    }
+    cache_->CheckInvariant();
+    (void)cache_->Clear();
+    EXPECT_TRUE(cache_->masks()->empty());
+  }
+}
+
+TEST_F(LossyBlocks, TheInvariantNoticesDropsOfAnExactBlock) {
+  Fill(*cache_, kBlock + 1);
+  cache_->masks()->Drop(Resident(*cache_, kBlock + 1)[0], 0, 0, 0, 1);
+  EXPECT_DEATH(cache_->CheckInvariant(), "calls it exact");
+}
 
 TEST_F(LossyBlocks, FilledUnderOtherKernelsThereAreNoExactHits) {
   for (size_t i = 0; i < 4; ++i) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "kv/block_masks.h"
 
 namespace kvik::model {
 
@@ -33,6 +34,9 @@ struct StepBatch {
   std::vector<int32_t> positions;   // [rows]; what the segments say, spelled out
   std::vector<Segment> segments;    // in row order, covering every row exactly once
   std::vector<int32_t> logit_rows;  // rows whose next-token logits are wanted, ascending
+  // Slots that attention leaves out, none of them of a position in the batch; null: none. Borrowed
+  // until Forward returns.
+  const kv::BlockMasks* masks = nullptr;
 
   [[nodiscard]] int32_t num_rows() const { return static_cast<int32_t>(tokens.size()); }
 
@@ -45,6 +49,7 @@ struct StepBatch {
     positions.clear();
     segments.clear();
     logit_rows.clear();
+    masks = nullptr;
   }
 };
 

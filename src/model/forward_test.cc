@@ -325,6 +325,58 @@ TEST(Forward, SegmentsOfABatchMayComeInAnyOrder) {
   }
 }
 
+// Scores depend on the distance of positions alone: a prompt whose first tokens every head has
+// dropped is a prompt without them.
+TEST(Forward, DroppedTokensWereNeverThere) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3"}) {
+    TinyModelOptions tiny;
+    tiny.architecture = architecture;
+    tiny.format = GgmlType::kF32;
+    const auto source = MakeSource(tiny);
+    const std::vector<TokenId> tokens = RandomTokens(150, 12);
+    constexpr int32_t kDropped = 20;  // a block and a part of one
+    const auto expected = testing::ReferenceLogits(*source, std::span(tokens).subspan(kDropped));
+    for (const Isa isa : SupportedIsas()) {
+      ModelOptions options = Exact(isa);
+      options.max_logit_rows = 150;
+      ThreadPool pool(1);
+      const auto model = Model::Load(*source, options, pool);
+      ASSERT_TRUE(model) << model.error().message;
+      const kv::KvGeometry& geometry = (*model)->kv_geometry();
+      const std::vector<BlockId> table = {3, 7, 1, 0, 9, 2, 4, 5, 6, 8};
+      auto arena = AlignedBuffer::Create(table.size() * geometry.bytes_per_block());
+      ASSERT_TRUE(arena);
+      const std::span<std::byte> bytes(arena->data(), arena->size_bytes());
+      StepBatch batch;
+      batch.Add(std::span(tokens).first(kDropped), 0, table, false);
+      (void)(*model)->Forward(batch, bytes);
+      kv::BlockMasks masks(geometry, static_cast<int32_t>(table.size()));
+      for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+        for (int32_t head = 0; head < geometry.num_kv_heads; ++head) {
+          masks.Drop(table[0], layer, head, 0, 16);
+          masks.Drop(table[1], layer, head, 0, kDropped - 16);
+        }
+      }
+      Logits actual;
+      for (const int32_t end : {70, 71, 150}) {
+        const auto begin = kDropped + static_cast<int32_t>(actual.size());
+        batch.Clear();
+        batch.Add(
+            std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+            begin, table, false);
+        batch.logit_rows.resize(static_cast<size_t>(end - begin));
+        std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), 0);
+        batch.masks = &masks;
+        const LogitsView logits = (*model)->Forward(batch, bytes);
+        for (int32_t row = 0; row < logits.num_rows; ++row) {
+          actual.emplace_back(logits.Row(row).begin(), logits.Row(row).end());
+        }
+      }
+      EXPECT_LT(RelativeError(actual, expected), 1e-4) << architecture << " " << IsaName(isa);
+    }
+  }
+}
+
 TEST(Forward, ABatchWithoutWantedRowsReturnsNone) {
   const auto source = MakeSource({});
   const ModelOptions options = Exact(SupportedIsas().back());

@@ -187,6 +187,7 @@ struct Model::Impl {
   attention::AttentionPlan full_plan;
   attention::AttentionPlan window_plan;
   std::vector<attention::MsaSegment> segments;
+  const kv::BlockMasks* masks = nullptr;
   std::vector<int32_t> rope_rows;  // 0, 1, 2, ...: the step's angle table has one row per row
   bool branch_pending = false;     // scratch.branch is still to be added to scratch.x
 
@@ -260,6 +261,7 @@ void Model::Impl::Prepare(const StepBatch& batch) {
                                              .first_pos = segment.first_pos,
                                              .block_table = segment.block_table.data()});
   }
+  masks = batch.masks;
   const int threads = context.pool().num_threads();
   if (full_attention != nullptr) {
     full_plan.Build(full_attention->shape(), segments, threads);
@@ -328,7 +330,7 @@ void Model::Impl::Attend(int32_t layer, std::span<std::byte> arena, bool with_qu
                     scratch.v.first(rows * kv_size()), arena, context.pool());
   if (with_queries) {
     attention.Attend(plan, layer, scratch.q.first(rows * q_size()), arena,
-                     scratch.attended.first(rows * q_size()), context.pool());
+                     scratch.attended.first(rows * q_size()), context.pool(), masks);
   }
 }
 
@@ -414,6 +416,7 @@ Result<std::unique_ptr<Model>> Model::Load(const ModelSource& source, const Mode
                                              .full_plan = {},
                                              .window_plan = {},
                                              .segments = {},
+                                             .masks = nullptr,
                                              .rope_rows = {},
                                              .branch_pending = false});
   impl->rope_rows.resize(static_cast<size_t>(complete.max_batch_rows));

@@ -162,6 +162,13 @@ struct Avx2Isa {
             _mm256_castsi256_ps(
                 _mm256_cmpgt_epi32(count, _mm256_add_epi32(iota, _mm256_set1_epi32(8))))};
   }
+  KVIK_SIMD_INLINE Mask LanesOf(uint32_t bits) {
+    const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
+    const __m256i lo = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i hi = _mm256_slli_epi32(lo, 8);
+    return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, lo), lo)),
+            _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, hi), hi))};
+  }
   KVIK_SIMD_INLINE F32 Select(Mask m, F32 yes, F32 no) {
     return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
   }

@@ -66,6 +66,7 @@ struct Avx512Isa {
   KVIK_SIMD_INLINE Mask Ge(F32 a, F32 b) { return Le(b, a); }
   KVIK_SIMD_INLINE Mask Eq(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
   KVIK_SIMD_INLINE Mask FirstN(size_t n) { return static_cast<Mask>((1U << n) - 1U); }
+  KVIK_SIMD_INLINE Mask LanesOf(uint32_t bits) { return static_cast<Mask>(bits); }
   KVIK_SIMD_INLINE F32 Select(Mask m, F32 yes, F32 no) { return _mm512_mask_blend_ps(m, no, yes); }
   KVIK_SIMD_INLINE bool Any(Mask m) { return m != 0; }
 

@@ -146,6 +146,9 @@ struct ScalarIsa {
   KVIK_SCALAR_OP Mask FirstN(size_t n) {
     return MapM([=](int i) { return static_cast<size_t>(i) < n; });
   }
+  KVIK_SCALAR_OP Mask LanesOf(uint32_t bits) {
+    return MapM([=](int i) { return (bits >> i & 1U) != 0; });
+  }
   KVIK_SCALAR_OP F32 Select(Mask m, F32 yes, F32 no) {
     return Map([&](int i) { return m.lane[i] ? yes.lane[i] : no.lane[i]; });
   }

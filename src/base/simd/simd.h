@@ -41,7 +41,8 @@
 //              FractionDown(x) = x - floor(x) rounded down, a zero of either sign;
 //              ScaleDownPow2(v, x) = v * 2^floor(x) rounded once, v in [0.5, 4). Both for finite x
 //              below 120, one instruction on AVX-512
-//   masks      Lt Le Gt Ge Eq(a,b) -> Mask; FirstN(n); Select(m, yes, no); Any(m) -> bool
+//   masks      Lt Le Gt Ge Eq(a,b) -> Mask; FirstN(n); LanesOf(bits): lane i if bit i is set, of
+//              16; Select(m, yes, no); Any(m) -> bool
 //   integers   SetI(x) LoadI(p) StoreI(p,i) LoadU8(p) LoadI8(p): 16 bytes widened
 //              StoreU8(p, i): the low 8 bits of every lane
 //              StoreQuads(p, v), LoadQuads(p, v): lane i of v[0], v[1], v[2], v[3] as 16 consecutive

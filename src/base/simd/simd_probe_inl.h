@@ -51,6 +51,9 @@ struct ProbeBody {
       Emit(out, "StoreN", V::Load(partial));
       EmitM(out, "FirstN", V::FirstN(n));
     }
+    for (uint32_t bits : {0U, 0xFFFFU, 0x8001U, 0x5A3CU}) {
+      EmitM(out, "LanesOf", V::LanesOf(bits));
+    }
     Emit(out, "Add", V::Add(a, b));
     Emit(out, "Sub", V::Sub(a, b));
     Emit(out, "Mul", V::Mul(a, b));
