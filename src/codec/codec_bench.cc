@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "base/aligned_buffer.h"
 #include "base/isa.h"
 #include "base/testing/bench_clock.h"
 #include "base/testing/bench_options.h"
@@ -372,13 +373,14 @@ class Bench {
               ForEach(jobs, threads, [&](size_t job, size_t thread) {
                 Scratch& s = (*scratch)[thread];
                 // To memory, when from memory.
-                if (s.values.empty()) {
-                  s.values.resize(set->values.size());
+                if (s.values.size_bytes() == 0) {
+                  s.values = OrDie(AlignedBuffer::Create(set->values.size() * sizeof(Bf16)));
                 }
-                Bf16* const to = s.values.data() + (job % set->frames) * kFrameBytes / sizeof(Bf16);
+                Bf16* const to =
+                    s.values.As<Bf16>().data() + (job % set->frames) * kFrameBytes / sizeof(Bf16);
                 OrDie(codec->Decode((*frames)[job % set->frames], s.workspace,
                                     {kFrameTokens, kHeads, size_t{kFrameTokens} * kDim, to,
-                                     to + kFrameBytes / sizeof(Bf16) / 2}));
+                                     to + kFrameBytes / sizeof(Bf16) / 2, set->frames > 1}));
               });
             });
       }
@@ -492,7 +494,7 @@ class Bench {
   struct Scratch {
     Workspace workspace;
     std::vector<std::byte> frame;
-    std::vector<Bf16> values;
+    AlignedBuffer values;
   };
   struct StageOwner {
     std::shared_ptr<SideInfo> side_info;

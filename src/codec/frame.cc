@@ -99,6 +99,37 @@ std::vector<Group> GroupHeads(std::vector<std::vector<TokenRange>> kept_of_head)
   return groups;
 }
 
+// Where the rows of one part go.
+struct RowsOut {
+  const RowsKernels& kernels;
+  int32_t first_token;
+  size_t dim;
+  size_t head_stride;
+  Bf16* rows;  // null: nowhere
+  bool streaming;
+
+  // Rounds all rows of `tile` to the places of its heads and positions.
+  void Write(const TileContext& context, const Tile& tile) const {
+    if (rows == nullptr) {
+      return;
+    }
+    const auto positions = context.positions;
+    for (size_t begin = 0; begin < positions.size();) {
+      size_t end = begin + 1;  // a run of consecutive positions
+      while (end < positions.size() && positions[end] == positions[end - 1] + 1) {
+        ++end;
+      }
+      for (size_t h = 0; h < context.heads.size(); ++h) {
+        const auto round = streaming ? kernels.round_streaming : kernels.round;
+        round(tile.Head(static_cast<int32_t>(h)).data() + begin * dim, (end - begin) * dim,
+              rows + static_cast<size_t>(context.heads[h]) * head_stride +
+                  static_cast<size_t>(positions[begin] - first_token) * dim);
+      }
+      begin = end;
+    }
+  }
+};
+
 struct StagedPart {
   std::vector<std::unique_ptr<Transform>> transforms;
   std::unique_ptr<Quantizer> quantizer;
@@ -297,9 +328,10 @@ struct FrameCodec::Impl {
   Result<std::vector<Group>> ReadGroups(const FrameHeader& header, ByteReader& reader) const;
   Result<void> DecodePart(const FrameHeader& header, kv::KvPart which,
                           const std::vector<Group>& groups, Workspace& workspace,
-                          ByteReader& reader, size_t head_stride, Bf16* out) const;
+                          ByteReader& reader, const KvRowsOut& to) const;
+  class FinishedRows;
   Result<void> DecodeGroup(TileContext context, const StagedPart& part, int32_t heads,
-                           ByteReader& reader, Workspace& workspace) const;
+                           ByteReader& reader, Workspace& workspace, const RowsOut& out) const;
 };
 
 Result<void> FrameCodec::Impl::EncodeGroup(TileContext context, const StagedPart& part,
@@ -460,9 +492,46 @@ Result<std::vector<Group>> FrameCodec::Impl::ReadGroups(const FrameHeader& heade
   return GroupHeads(std::move(kept));
 }
 
+// Finishes rows as the quantizer hands them out, while they are in the first-level cache: inverse
+// transforms that work by rows, then rounding to where they belong.
+class FrameCodec::Impl::FinishedRows final : public RowTarget {
+ public:
+  FinishedRows(const TileContext& context, const StagedPart& part, Workspace& workspace,
+               const RowsOut& out)
+      : context_(context), part_(part), workspace_(workspace), out_(out) {}
+
+  float* Room(int32_t /*head*/, int32_t /*first_row*/, int32_t n) override {
+    Tile& run = workspace_.tile;
+    run.Resize(1, n, channels_);
+    return run.values.data();
+  }
+
+  Result<void> Done(int32_t head, int32_t first_row, int32_t n) override {
+    TileContext context = context_;
+    context.heads = context_.heads.subspan(static_cast<size_t>(head), 1);
+    context.positions =
+        context_.positions.subspan(static_cast<size_t>(first_row), static_cast<size_t>(n));
+    for (size_t i = part_.transforms.size(); i-- > 0;) {
+      ByteReader nothing({});
+      KVIK_TRY(part_.transforms[i]->Inverse(context, workspace_.tile, nothing));
+    }
+    out_.Write(context, workspace_.tile);
+    return {};
+  }
+
+  void set_channels(int32_t channels) { channels_ = channels; }
+
+ private:
+  const TileContext& context_;
+  const StagedPart& part_;
+  Workspace& workspace_;
+  const RowsOut& out_;
+  int32_t channels_ = 0;
+};
+
 Result<void> FrameCodec::Impl::DecodeGroup(TileContext context, const StagedPart& part,
-                                           int32_t heads, ByteReader& reader,
-                                           Workspace& workspace) const {
+                                           int32_t heads, ByteReader& reader, Workspace& workspace,
+                                           const RowsOut& out) const {
   const auto read_side = [&]() -> Result<ByteReader> {
     KVIK_ASSIGN(const uint64_t size, reader.Varint());
     if (size > kMaxSideBytes) {
@@ -475,17 +544,22 @@ Result<void> FrameCodec::Impl::DecodeGroup(TileContext context, const StagedPart
   std::vector<ByteReader> sides;
   std::vector<Transform::Shape> shapes = {
       {static_cast<int32_t>(context.positions.size()), model.head_dim}};
+  bool by_rows = part.quantizer->dequantizes_runs();
   for (const auto& transform : part.transforms) {
     KVIK_ASSIGN(ByteReader side, read_side());
     sides.push_back(side);
     shapes.push_back(transform->Output(shapes.back()));
+    by_rows = by_rows && transform->by_rows() && side.left() == 0;
   }
   KVIK_ASSIGN(ByteReader side, read_side());
+  const TileContext first_context = context;
   context.positions = workspace.positions[part.transforms.size()];
-  Tile& tile = workspace.tile;
-  tile.Resize(heads, shapes.back().rows, shapes.back().channels);
+  Tile shape;
+  shape.heads = heads;
+  shape.rows = shapes.back().rows;
+  shape.channels = shapes.back().channels;
   workspace.planes.Clear();
-  KVIK_TRY(part.quantizer->Layout(context, tile, side, workspace.planes));
+  KVIK_TRY(part.quantizer->Layout(context, shape, side, workspace.planes));
   KVIK_ASSIGN(const uint64_t payload_bytes, reader.Varint());
   if (payload_bytes > reader.left()) {
     return Err(ErrorCode::kCorrupt, "%llu bytes of symbols, %zu are left",
@@ -493,10 +567,22 @@ Result<void> FrameCodec::Impl::DecodeGroup(TileContext context, const StagedPart
   }
   KVIK_ASSIGN(const auto payload, reader.Bytes(payload_bytes));
   KVIK_TRY(part.coder->Decode(context, payload, workspace.planes));
-  KVIK_TRY(part.quantizer->Dequantize(context, workspace.planes, side, tile));
-  if (side.left() != 0) {
-    return Err(ErrorCode::kCorrupt, "%zu bytes of the quantizer are left over", side.left());
+  const auto finish_quantizer = [&]() -> Result<void> {
+    if (side.left() != 0) {
+      return Err(ErrorCode::kCorrupt, "%zu bytes of the quantizer are left over", side.left());
+    }
+    return {};
+  };
+  if (by_rows) {
+    FinishedRows rows(first_context, part, workspace, out);
+    rows.set_channels(shape.channels);
+    KVIK_TRY(part.quantizer->DequantizeRuns(context, workspace.planes, side, shape, rows));
+    return finish_quantizer();
   }
+  Tile& tile = workspace.tile;
+  tile.Resize(shape.heads, shape.rows, shape.channels);
+  KVIK_TRY(part.quantizer->Dequantize(context, workspace.planes, side, tile));
+  KVIK_TRY(finish_quantizer());
   for (size_t i = part.transforms.size(); i-- > 0;) {
     context.positions = workspace.positions[i];
     KVIK_TRY(part.transforms[i]->Inverse(context, tile, sides[i]));
@@ -509,18 +595,23 @@ Result<void> FrameCodec::Impl::DecodeGroup(TileContext context, const StagedPart
                  tile.rows, tile.channels, shapes[i].rows, shapes[i].channels);
     }
   }
+  out.Write(first_context, tile);
   return {};
 }
 
 Result<void> FrameCodec::Impl::DecodePart(const FrameHeader& header, kv::KvPart which,
                                           const std::vector<Group>& groups, Workspace& workspace,
-                                          ByteReader& reader, size_t head_stride, Bf16* out) const {
+                                          ByteReader& reader, const KvRowsOut& to) const {
   const auto dim = static_cast<size_t>(header.head_dim);
   const auto values_a_head = static_cast<size_t>(header.num_tokens) * dim;
+  Bf16* const out = which == kv::KvPart::kKey ? to.keys : to.values;
+  const size_t head_stride = to.head_stride;
   const auto row_of = [&](int32_t head, int32_t position) {
     return out + static_cast<size_t>(head) * head_stride +
            static_cast<size_t>(position - header.first_token) * dim;
   };
+  const RowsOut rows_out{RowsKernelsOf(isa), header.first_token, dim, to.head_stride, out,
+                         to.streaming};
   KVIK_ASSIGN(const uint8_t form, reader.U8());
   if (form != kCoded && form != kStored) {
     return Err(ErrorCode::kCorrupt, "a part of form %u", form);
@@ -573,19 +664,10 @@ Result<void> FrameCodec::Impl::DecodePart(const FrameHeader& header, kv::KvPart 
     const TileContext context =
         Context(header.layer, which, group, header.prompt_tokens, workspace);
     KVIK_TRY(DecodeGroup(context, part(which), static_cast<int32_t>(group.heads.size()), reader,
-                         workspace));
-    if (out == nullptr) {
-      continue;
-    }
-    for (size_t h = 0; h < group.heads.size(); ++h) {
-      const float* from = workspace.tile.Head(static_cast<int32_t>(h)).data();
-      for (const TokenRange& range : group.kept) {
-        Bf16* const to = row_of(group.heads[h], range.first);
-        const auto n = static_cast<size_t>(range.end - range.first) * dim;
-        RowsKernelsOf(isa).round(from, n, to);
-        from += n;
-      }
-    }
+                         workspace, rows_out));
+  }
+  if (to.streaming) {
+    rows_out.kernels.fence();
   }
   if (out != nullptr) {
     for (const auto& [index, value] : put_back) {
@@ -742,8 +824,7 @@ Result<DecodedFrame> FrameCodec::Decode(std::span<const std::byte> bytes, Worksp
   KVIK_ASSIGN(const std::vector<Group> groups, impl_->ReadGroups(header, reader));
   for (const kv::KvPart which : {kv::KvPart::kKey, kv::KvPart::kValue}) {
     if (Has(header.parts, which)) {
-      KVIK_TRY(impl_->DecodePart(header, which, groups, workspace, reader, out.head_stride,
-                                 which == kv::KvPart::kKey ? out.keys : out.values));
+      KVIK_TRY(impl_->DecodePart(header, which, groups, workspace, reader, out));
     }
   }
   if (reader.left() != 0) {

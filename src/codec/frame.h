@@ -98,6 +98,8 @@ struct KvRowsOut {
   size_t head_stride = 0;
   Bf16* keys = nullptr;
   Bf16* values = nullptr;
+  // The rows are more than the caches hold and are not read again soon: write around the caches.
+  bool streaming = false;
 };
 
 struct DecodedFrame {

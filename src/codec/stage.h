@@ -76,9 +76,22 @@ class Transform {
     int32_t channels = 0;
   };
   [[nodiscard]] virtual Shape Output(Shape input) const { return input; }
+  // Whether a row of one head is transformed and comes back the same alone (with its position in
+  // the context) as among others, and without bytes in `side`.
+  [[nodiscard]] virtual bool by_rows() const { return false; }
   // Takes out of `positions` [input rows] those of rows that Forward takes out of the tile: the
   // stages after this one, in both directions, have a context with the rest.
   virtual void DropPositions(std::vector<int32_t>& /*positions*/) const {}
+};
+
+// Where decoded rows go. Room and Done come in pairs, for runs of rows [first_row, first_row + n)
+// of one head that together are the tile, each row once.
+class RowTarget {
+ public:
+  virtual ~RowTarget() = default;
+  // [n, channels], valid until Done.
+  virtual float* Room(int32_t head, int32_t first_row, int32_t n) = 0;
+  virtual Result<void> Done(int32_t head, int32_t first_row, int32_t n) = 0;
 };
 
 class Quantizer {
@@ -94,6 +107,15 @@ class Quantizer {
                               SymbolPlanes& planes) const = 0;
   virtual Result<void> Dequantize(const TileContext& context, const SymbolPlanes& planes,
                                   ByteReader& side, Tile& tile) const = 0;
+  // Whether DequantizeRuns is there: Dequantize in pieces that can be worked on while they are in
+  // the first-level cache.
+  [[nodiscard]] virtual bool dequantizes_runs() const { return false; }
+  // As Dequantize, for a tile of the given shape. REQUIRES: dequantizes_runs().
+  virtual Result<void> DequantizeRuns(const TileContext& /*context*/,
+                                      const SymbolPlanes& /*planes*/, ByteReader& /*side*/,
+                                      const Tile& /*shape*/, RowTarget& /*target*/) const {
+    return Err(ErrorCode::kInternal, "this quantizer decodes whole tiles");
+  }
   // False: values come back as the same bf16, bit for bit.
   [[nodiscard]] virtual bool lossy() const { return true; }
 };

@@ -330,6 +330,13 @@ struct Avx2Isa {
         _mm256_permute4x64_epi64(_mm256_packus_epi32(r.lo, r.hi), _MM_SHUFFLE(3, 1, 2, 0));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
   }
+  KVIK_SIMD_INLINE void StreamBf16(Bf16* p, F32 v) {
+    const I32 r = RoundBf16(v);
+    const __m256i packed =
+        _mm256_permute4x64_epi64(_mm256_packus_epi32(r.lo, r.hi), _MM_SHUFFLE(3, 1, 2, 0));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), packed);
+  }
+  KVIK_SIMD_INLINE void StreamFence() { _mm_sfence(); }
   KVIK_SIMD_INLINE void StoreF16(F16* p, F32 v) {
     __m128i* q = reinterpret_cast<__m128i*>(p);
     _mm_storeu_si128(q, _mm256_cvtps_ph(v.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

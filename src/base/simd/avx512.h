@@ -154,6 +154,10 @@ struct Avx512Isa {
   KVIK_SIMD_INLINE void StoreBf16(Bf16* p, F32 v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(RoundBf16(v)));
   }
+  KVIK_SIMD_INLINE void StreamBf16(Bf16* p, F32 v) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(RoundBf16(v)));
+  }
+  KVIK_SIMD_INLINE void StreamFence() { _mm_sfence(); }
   KVIK_SIMD_INLINE void StoreF16(F16* p, F32 v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

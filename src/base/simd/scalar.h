@@ -262,6 +262,8 @@ struct ScalarIsa {
       p[i] = ToBf16(v.lane[i]);
     }
   }
+  KVIK_SIMD_INLINE void StreamBf16(Bf16* p, F32 v) { StoreBf16(p, v); }
+  KVIK_SIMD_INLINE void StreamFence() {}
   KVIK_SIMD_INLINE void StoreF16(F16* p, F32 v) {
     for (int i = 0; i < 16; ++i) {
       p[i] = ToF16(v.lane[i]);

@@ -54,6 +54,8 @@
 //              DupLow(v): lanes 0 0 1 1 .. 7 7; DupHigh(v): lanes 8 8 9 9 .. 15 15
 //              SwapLanes<k>(v): lane i gets lane i ^ k, for k = 1, 2, 4, 8
 //   16 bit     LoadBf16(p) LoadF16(p): 16 values widened; StoreBf16(p, v) = kvik::ToBf16 per lane;
+//              StreamBf16(p, v): StoreBf16 around the caches; p is a multiple of 32 bytes. Other
+//              threads may look after StreamFence()
 //              StoreF16(p, v) = kvik::ToF16 per lane (a NaN's payload may differ)
 //   bf16 pairs LoadPairs(p) StorePairs(p, x) Set1Pair(bits) LoadPairsN(p, n pairs)
 //              WidenEven(x) WidenOdd(x) -> F32

@@ -56,7 +56,20 @@ struct RowsOps {
     }
   }
 
-  static constexpr RowsKernels kKernels = {AllWithin, Widen, Round};
+  static void RoundStreaming(const float* in, size_t n, Bf16* out) {
+    if (reinterpret_cast<uintptr_t>(out) % 32 != 0) {
+      Round(in, n, out);
+      return;
+    }
+    size_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      V::StreamBf16(out + i, V::Load(in + i));
+    }
+    Round(in + i, n - i, out + i);
+  }
+  static void Fence() { V::StreamFence(); }
+
+  static constexpr RowsKernels kKernels = {AllWithin, Widen, Round, RoundStreaming, Fence};
 };
 
 }  // namespace

@@ -16,6 +16,10 @@ struct RowsKernels {
   void (*widen)(const Bf16* in, size_t n, float* out);
   // kvik::ToBf16 of each.
   void (*round)(const float* in, size_t n, Bf16* out);
+  // The same around the caches, for rows that are not read again soon. Other threads may look after
+  // fence().
+  void (*round_streaming)(const float* in, size_t n, Bf16* out);
+  void (*fence)();
 };
 
 // REQUIRES: isa is supported.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -44,6 +45,15 @@ TEST(RowsKernels, RoundingAgreesOnAnyFloat) {
       ASSERT_EQ(out[i], ToBf16(in[i])) << IsaName(isa);
     }
     EXPECT_EQ(out.back().bits, 0x1234);
+    // Around the caches, from any alignment.
+    for (size_t shift = 0; shift < 17; ++shift) {
+      std::vector<Bf16> streamed(in.size() + 18, Bf16{0x1234});
+      RowsKernelsOf(isa).round_streaming(in.data(), in.size(), streamed.data() + shift);
+      RowsKernelsOf(isa).fence();
+      ASSERT_TRUE(
+          std::equal(out.begin(), out.end() - 1, streamed.begin() + static_cast<ptrdiff_t>(shift)));
+      ASSERT_EQ(streamed[in.size() + shift].bits, 0x1234);
+    }
   }
 }
 

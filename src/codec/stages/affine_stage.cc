@@ -38,6 +38,8 @@ class Diagonal final : public Transform {
     return {};
   }
 
+  [[nodiscard]] bool by_rows() const override { return true; }
+
  private:
   void Scale(const TileContext& context, Tile& tile, const std::vector<float>& factor) const {
     const TransformKernels& kernels = TransformKernelsOf(context.isa);

@@ -33,6 +33,8 @@ class Center final : public Transform {
     return {};
   }
 
+  [[nodiscard]] bool by_rows() const override { return true; }
+
  private:
   void Add(const TileContext& context, Tile& tile, const std::vector<float>& addend) const {
     const TransformKernels& kernels = TransformKernelsOf(context.isa);

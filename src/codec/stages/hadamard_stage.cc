@@ -42,6 +42,8 @@ class Hadamard final : public Transform {
     return {};
   }
 
+  [[nodiscard]] bool by_rows() const override { return true; }
+
  private:
   void Apply(const TileContext& context, Tile& tile, bool scale_first) const {
     const TransformKernels& kernels = TransformKernelsOf(context.isa);

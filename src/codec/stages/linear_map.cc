@@ -64,6 +64,8 @@ class LinearMap final : public Transform {
     return {};
   }
 
+  [[nodiscard]] bool by_rows() const override { return true; }
+
   [[nodiscard]] Shape Output(Shape input) const override {
     return {input.rows, static_cast<int32_t>(kept_)};
   }

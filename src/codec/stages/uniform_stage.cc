@@ -18,6 +18,7 @@
 #include "codec/protected_rows.h"
 #include "codec/range_groups.h"
 #include "codec/stage.h"
+#include "codec/tile_target.h"
 
 namespace kvik::codec {
 namespace {
@@ -32,6 +33,8 @@ struct Places {
   std::vector<size_t> start;  // of heads: their first symbol there
   size_t protected_plane = 0;
 };
+
+constexpr size_t kRunRows = 16;
 
 class Uniform final : public Quantizer {
  private:
@@ -95,33 +98,45 @@ class Uniform final : public Quantizer {
 
   Result<void> Dequantize(const TileContext& context, const SymbolPlanes& planes, ByteReader& side,
                           Tile& tile) const override {
+    TileTarget target(tile);
+    return DequantizeRuns(context, planes, side, tile, target);
+  }
+
+  [[nodiscard]] bool dequantizes_runs() const override { return true; }
+
+  Result<void> DequantizeRuns(const TileContext& context, const SymbolPlanes& planes,
+                              ByteReader& side, const Tile& shape,
+                              RowTarget& target) const override {
     const QuantKernels& kernels = QuantKernelsOf(context.isa);
-    const Places places = PlacesOf(context, tile, planes.count);
-    KVIK_TRY(DequantizeRows(
-        kernels, tile, places.split.begin, places.split.end, side, [&](size_t head, size_t row) {
-          return std::pair(places.levels[head], Body(places, planes, head, row));
-        }));
+    const Places places = PlacesOf(context, shape, planes.count);
+    KVIK_TRY(DequantizeRows(kernels, shape, places.split.begin, places.split.end, side, target,
+                            [&](size_t head, size_t row) {
+                              return std::pair(places.levels[head],
+                                               Body(places, planes, head, row));
+                            }));
     size_t done = 0;
-    for (const auto& [begin, end] : ProtectedRuns(places, tile)) {
+    for (const auto& [begin, end] : ProtectedRuns(places, shape)) {
       const size_t run = (end - begin) * places.channels;
       if (run == 0) {
         continue;
       }
       if (protect_ == 0) {
-        for (int32_t h = 0; h < tile.heads; ++h, done += run) {
+        const auto first = static_cast<int32_t>(begin);
+        const auto n = static_cast<int32_t>(end - begin);
+        for (int32_t h = 0; h < shape.heads; ++h, done += run) {
           kernels.merge_bf16(Protected(places, planes, 0) + done,
-                             Protected(places, planes, 1) + done, run,
-                             tile.Head(h).data() + begin * places.channels);
+                             Protected(places, planes, 1) + done, run, target.Room(h, first, n));
+          KVIK_TRY(target.Done(h, first, n));
         }
         continue;
       }
       KVIK_TRY(DequantizeRows(
-          kernels, tile, begin, end, side, [&, first = begin](size_t head, size_t row) {
+          kernels, shape, begin, end, side, target, [&, first = begin](size_t head, size_t row) {
             return std::pair(
                 static_cast<float>(protect_),
                 Protected(places, planes, 0) + done + head * run + (row - first) * places.channels);
           }));
-      done += run * static_cast<size_t>(tile.heads);
+      done += run * static_cast<size_t>(shape.heads);
     }
     return {};
   }
@@ -222,23 +237,36 @@ class Uniform final : public Quantizer {
   }
 
   template <class Place>
-  Result<void> DequantizeRows(const QuantKernels& kernels, Tile& tile, size_t begin, size_t end,
-                              ByteReader& side, const Place& place) const {
-    RangeGroups ranges(kernels, grouping_, tile, begin, end);
+  Result<void> DequantizeRows(const QuantKernels& kernels, const Tile& shape, size_t begin,
+                              size_t end, ByteReader& side, RowTarget& target,
+                              const Place& place) const {
+    RangeGroups ranges(kernels, grouping_, shape, begin, end);
     while (ranges.Next()) {
       KVIK_TRY(ranges.Read(side));
       const RangeUnit& unit = ranges.unit();
+      // Rows with ranges of their own are handed out in runs that stay in the first-level cache.
+      const bool in_runs = !unit.by_column && unit.kernel_rows == unit.rows;
+      const size_t step = in_runs ? kRunRows : unit.rows;
+      const size_t ranges_a_row = in_runs ? unit.ranges / unit.rows : 0;
       for (size_t h = unit.head; h < unit.head + unit.heads; ++h) {
-        float* const x = tile.Head(static_cast<int32_t>(h)).data() +
-                         unit.row * static_cast<size_t>(tile.channels);
         const auto [levels, symbols] = place(h, unit.row);
         ranges.Divide(levels);
-        if (unit.by_column) {
-          kernels.dequantize_columns(symbols, unit.rows, unit.kernel_channels, ranges.lo(),
-                                     ranges.step(), x);
-        } else {
-          kernels.dequantize_rows(symbols, unit.kernel_rows, unit.kernel_channels, unit.group,
-                                  ranges.lo(), ranges.step(), x);
+        for (size_t r = 0; r < unit.rows; r += step) {
+          const size_t n = std::min(step, unit.rows - r);
+          const auto head = static_cast<int32_t>(h);
+          const auto row = static_cast<int32_t>(unit.row + r);
+          const auto rows = static_cast<int32_t>(n);
+          float* const x = target.Room(head, row, rows);
+          const auto channels = static_cast<size_t>(shape.channels);
+          const float* const lo = ranges.lo() + r * ranges_a_row;
+          const float* const steps = ranges.step() + r * ranges_a_row;
+          if (unit.by_column) {
+            kernels.dequantize_columns(symbols, n, unit.kernel_channels, lo, steps, x);
+          } else {
+            kernels.dequantize_rows(symbols + r * channels, in_runs ? n : unit.kernel_rows,
+                                    unit.kernel_channels, unit.group, lo, steps, x);
+          }
+          KVIK_TRY(target.Done(head, row, rows));
         }
       }
     }
