@@ -416,6 +416,33 @@ TEST(RansCoder, SmallFramesSpendLittleOnStates) {
   EXPECT_LT(bits, 1.015 * entropy);
 }
 
+TEST(RansCoder, ExponentsTakeAWindowAndRareOnesEscape) {
+  Rng rng(49);
+  SymbolPlanes planes;
+  planes.Add(256, 0, 300000);
+  planes.Add(256, 1, 300000).uniform = true;
+  for (auto& symbol : planes.planes[0].symbols) {
+    int exponent = 126;
+    while (exponent > 90 && rng.Below(2) == 0) {
+      --exponent;
+    }
+    symbol = rng.Below(3000) == 0 ? static_cast<uint8_t>(rng.Below(256))
+                                  : static_cast<uint8_t>(exponent);
+  }
+  for (auto& symbol : planes.planes[1].symbols) {
+    symbol = static_cast<uint8_t>(rng.Next());
+  }
+  const auto coder = Make(Rans("auto"), nullptr);
+  const auto bytes = Encode(*coder, planes);
+  EXPECT_LT(8.0 * static_cast<double>(bytes.size() - 300000),
+            1.02 * Entropy(planes.planes[0].symbols));
+  for (const Isa isa : SupportedIsas()) {
+    SymbolPlanes decoded = Blank(planes);
+    ASSERT_TRUE(coder->Decode(On(isa), bytes, decoded).has_value());
+    ASSERT_NO_FATAL_FAILURE(ExpectSame(decoded, planes));
+  }
+}
+
 TEST(RansCoder, StaticNeedsItsTensorAndSaysWhich) {
   const auto coder = TryMake(Rans("static"), nullptr);
   ASSERT_FALSE(coder.has_value());
