@@ -18,6 +18,7 @@ using Action = std::function<Result<int>()>;
 // Each adds its subcommand to `root` and, when that was given, sets `action`. Both must outlive
 // parsing and running.
 void AddBench(CLI::App& root, Action& action);
+void AddCalibrate(CLI::App& root, Action& action);
 void AddGenerate(CLI::App& root, Action& action);
 void AddInspect(CLI::App& root, Action& action);
 void AddPull(CLI::App& root, Action& action);

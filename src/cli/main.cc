@@ -18,6 +18,7 @@ int Run(int argc, char** argv) {
   kvik::cli::AddGenerate(root, action);
   kvik::cli::AddInspect(root, action);
   kvik::cli::AddBench(root, action);
+  kvik::cli::AddCalibrate(root, action);
   kvik::cli::AddPull(root, action);
   kvik::cli::AddReplay(root, action);
   kvik::cli::AddSelftest(root, action);

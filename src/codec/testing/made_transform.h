@@ -121,6 +121,14 @@ struct MadeTransform {
     add("affine/k//full", 2, MadeMatrices(rng, cells, n));
     add("klt/k/", 2, MadeBases(rng, cells, n));
     add("qklt/k/", 2, MadeMatrices(rng, cells, n));
+    const auto all = static_cast<size_t>(model.num_kv_heads) * n;
+    if (text == "jklt") {
+      const int32_t extent = static_cast<int32_t>(all);
+      const auto added =
+          side_info.Add("jklt/k/", {model.num_layers, extent, extent},
+                        MadeMatrices(rng, static_cast<size_t>(model.num_layers), all));
+      KVIK_CHECK(added.has_value(), "%s", added.error().message.c_str());
+    }
     Make(text);
     heads.resize(static_cast<size_t>(model.num_kv_heads));
     std::iota(heads.begin(), heads.end(), 0);
