@@ -74,7 +74,7 @@ const std::vector<Preset>& AllPresets() {
        "half of the heads keep the first 64 and the last 256 tokens only; the other slots are "
        "masked, not zeroed",
        "heads are ranked by calibrated attention mass instead of trained gates"},
-      {"kvtc", "k:prerope+center+klt|v:center+klt -> ecsq(d=1.4) -> zstd", 0, true,
+      {"kvtc", "k:prerope+center+klt|v:center+klt -> ecsq -> zstd", 0, true,
        "KVTC (Staniszewski and Lancucki 2025)",
        "keys before their rotary turn, calibrated principal components, bits by what a component "
        "is "
