@@ -6,7 +6,9 @@
 // Where the boundaries between symbols lie and how symbols are reconstructed is best for a normal
 // distribution of the class's spread, at the exchange rate of bits for squared error that all
 // classes share: that of fine steps, ln(2) / 6 squared steps a bit. This is what makes one step for
-// channels of unequal spread better than equal bits: narrow ones get few bits or none.
+// channels of unequal spread better than equal bits: narrow ones get few bits or none. Real keys
+// and values without their channels' means are close enough to normal: boundaries and values fitted
+// to those of a small Llama-like model cost 0.1 % less.
 //
 // Part of the format: decoders compute with these numbers. The test derives them.
 #pragma once
