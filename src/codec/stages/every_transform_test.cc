@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -44,8 +44,10 @@ std::vector<float> Values(const Tile& tile) {
 
 // As bits: -0 is not 0.
 std::vector<uint32_t> Bits(const Tile& tile) {
-  std::vector<uint32_t> bits(tile.size());
-  std::memcpy(bits.data(), tile.values.data(), tile.size() * sizeof(float));
+  std::vector<uint32_t> bits;
+  for (const float v : Values(tile)) {
+    bits.push_back(std::bit_cast<uint32_t>(v));
+  }
   return bits;
 }
 
