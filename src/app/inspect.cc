@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "app/inspect_compressed.h"
 #include "app/models.h"
 #include "base/byte_size.h"
 #include "model/tokenizer_source.h"
@@ -109,6 +110,9 @@ void Print(const char* title, const Json& section) {
 }  // namespace
 
 Result<int> Inspect(const InspectOptions& options) {
+  if (const auto kind = RecogniseCompressed(options.runtime.model)) {
+    return InspectCompressed(options.runtime.model, *kind, options.json);
+  }
   KVIK_ASSIGN(const std::string path, ResolveModel(options.runtime.model));
   KVIK_ASSIGN(const std::unique_ptr<model::ModelSource> source, model::ModelSource::Open(path));
   KVIK_ASSIGN(const Isa isa, SelectIsa());

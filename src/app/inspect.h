@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// app/inspect.h: kvik inspect: what is in a model and what kvik will do with it.
+// app/inspect.h: kvik inspect: what is in a model and what kvik will do with it, or what is in a
+// profile library or in frames.
 #pragma once
 
 #include "app/runtime.h"
@@ -14,7 +15,8 @@ struct InspectOptions {
   bool metadata = false;  // lists the container's own key/value pairs
 };
 
-// Reads the directory of the model, not its weights.
+// Reads the directory of the model, not its weights. `runtime.model` may also name a profile
+// library or a file of frames (app/inspect_compressed.h).
 Result<int> Inspect(const InspectOptions& options);
 
 }  // namespace kvik::app

@@ -11,8 +11,10 @@ namespace kvik::cli {
 
 void AddInspect(CLI::App& root, Action& action) {
   auto options = std::make_shared<app::InspectOptions>();
-  CLI::App* command =
-      root.add_subcommand("inspect", "what is in a model and what kvik will do with it");
+  CLI::App* command = root.add_subcommand(
+      "inspect",
+      "what is in a model and what kvik will do with it; or in a profile library, "
+      "or in a file of frames");
   AddModelFlags(*command, options->runtime);
   // The model is what the command is about: it needs no flag.
   command->get_option("--model")->required(false);

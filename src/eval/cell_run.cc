@@ -132,6 +132,7 @@ Result<CellRunResult> CellRun::Run(std::span<KvCoder* const> coders) {
   }
   for (size_t coder = 0; coder < coders.size(); ++coder) {
     if (state.failures[coder]) {
+      state.qualities[coder].clear();
       state.result.coders.push_back(*state.failures[coder]);
     } else if (state.qualities[coder].empty()) {
       return Err(ErrorCode::kNotFound,
@@ -142,6 +143,7 @@ Result<CellRunResult> CellRun::Run(std::span<KvCoder* const> coders) {
       state.result.coders.push_back(Summarize(state.qualities[coder], options_.seed));
     }
   }
+  state.result.prompts = std::move(state.qualities);
   state.result.times = state.evaluator->times();
   return std::move(state.result);
 }

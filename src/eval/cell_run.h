@@ -34,8 +34,9 @@ struct CellRunOptions {
 struct CellRunResult {
   // By coder; its error where it failed, and then nothing more of it was tried.
   std::vector<Result<CellQuality>> coders;
-  int64_t evaluations = 0;  // measured now
-  int64_t known = 0;        // taken from the log
+  std::vector<std::vector<PromptQuality>> prompts;  // by coder, one a prompt; empty where it failed
+  int64_t evaluations = 0;                          // measured now
+  int64_t known = 0;                                // taken from the log
   QualityTimes times;
 };
 

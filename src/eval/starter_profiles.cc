@@ -33,7 +33,7 @@ const std::vector<NamedPipeline>& StarterProfiles() {
            Format("k:prerope+center+hadamard|v:center+hadamard -> ecsq(d=%s) -> rans", d)});
     }
     // All heads of a layer together: the smallest ones at any quality.
-    for (const char* d : {"0.35", "0.5", "0.7", "0.85", "1", "1.2", "1.4", "1.7", "2", "2.5"}) {
+    for (const char* d : {"0.35", "0.5", "0.7", "1", "1.2", "1.4", "1.7", "2"}) {
       profiles.push_back({std::string("joint-") + d,
                           Format("k:prerope+center+jklt|v:center+jklt -> ecsq(d=%s) -> rans", d)});
     }

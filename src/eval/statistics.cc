@@ -46,7 +46,7 @@ struct Metric {
 };
 
 // Every squared difference is of half the values.
-constexpr std::array<Metric, 14> kMetrics = {{
+constexpr std::array<Metric, 15> kMetrics = {{
     {&CellQuality::bits_per_value,
      [](const PromptQuality& s) { return 8 * Ratio(s.bytes, s.values, 0); }},
     {&CellQuality::cr, [](const PromptQuality& s) { return 2 * Ratio(s.values, s.bytes, 0); }},
@@ -62,6 +62,11 @@ constexpr std::array<Metric, 14> kMetrics = {{
     {&CellQuality::ppl_raw,
      [](const PromptQuality& s) {
        return std::exp(Ratio(s.text_nll_raw, static_cast<double>(s.text_positions), 0));
+     }},
+    {&CellQuality::ppl_ratio,
+     [](const PromptQuality& s) {
+       return std::exp(
+           Ratio(s.text_nll - s.text_nll_raw, static_cast<double>(s.text_positions), 0));
      }},
     {&CellQuality::mse,
      [](const PromptQuality& s) {

@@ -29,7 +29,8 @@ struct CellQuality {
   Estimate q;               // agreement at sure positions; 1 where there are none
   Estimate ppl;             // perplexity of the text
   Estimate ppl_raw;
-  Estimate mse;  // of all values; of keys and of values alone
+  Estimate ppl_ratio;  // ppl / ppl_raw, prompt by prompt the same text
+  Estimate mse;        // of all values; of keys and of values alone
   Estimate key_mse;
   Estimate value_mse;
   Estimate logit_error;  // relative root mean squares: see AttentionError
