@@ -112,6 +112,18 @@ double RootMeanSquare(std::span<const double> values) {
   return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
+// About 0, not about the mean.
+std::vector<double> SecondMoments(const ChannelMoments& of) {
+  std::vector<double> moments = of.covariance;
+  const size_t n = of.mean.size();
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < n; ++j) {
+      moments[i * n + j] += of.mean[i] * of.mean[j];
+    }
+  }
+  return moments;
+}
+
 std::vector<double> Diagonal(std::span<const double> matrix, size_t n) {
   std::vector<double> diagonal;
   for (size_t i = 0; i < n; ++i) {
@@ -330,16 +342,18 @@ Result<void> Calibrator::AddTensor(const PartSpec& part, kv::KvPart which, size_
       // Rows of unit length on average: values stay in the range of what came in.
       Append(basis.forward, RootMeanSquare(basis.forward) * std::sqrt(channels), values);
     } else if (what == "affine/diagonal") {
-      std::vector<double> scale = Diagonal(costs[cell], channels);
+      // The largest channel decides the step of all: none is to be smaller than it has to.
+      std::vector<double> scale = Diagonal(SecondMoments(of), channels);
       const double mean = GeometricMean(scale);
       for (double& s : scale) {
-        s = std::sqrt(std::max(s / mean, kRidge));
+        s = 1 / std::sqrt(std::max(s / mean, 1e-6));
       }
       Append(scale, 1, values);
     } else if (what == "affine/full") {
       matrix = true;
-      const double mean = GeometricMean(Diagonal(costs[cell], channels));
-      Append(SymmetricRoot(costs[cell], channels, kRidge), std::sqrt(mean), values);
+      const std::vector<double> map =
+          MakeBalancedMap(SecondMoments(of), costs[cell], channels, kRidge);
+      Append(map, RootMeanSquare(map) * std::sqrt(channels), values);
     } else if (what == "ecsq/sigma") {
       std::vector<double> sigma = Diagonal(of.covariance, channels);
       for (double& s : sigma) {

@@ -6,8 +6,8 @@
 //   klt     ""          principal components of the covariance, most variance first
 //   qklt    ""          the basis of linear_algebra.h for the cost of errors of attention_metric.h
 //   jklt    ""          the same for all heads of a layer together
-//   affine  "/diagonal" the root of what an error of the channel costs, "/full" the root of the
-//                       cost as a matrix: after it all errors cost the same
+//   affine  "/diagonal" scales after which all channels are alike in size, "/full" the matrix of
+//                       linear_algebra.h with which a step for all channels costs least
 //   ecsq    "/sigma"    standard deviation of each channel
 //           "/weights"  steps that cost equally much: d = 1 everywhere is expected to cost 0.01
 //           nats

@@ -18,6 +18,7 @@ namespace kvik::eval {
 namespace {
 
 constexpr size_t kRatioPrompts = 2;
+constexpr int32_t kLongPromptTokens = 6400;  // prompts are built to a little less
 
 // A profile ready to be measured.
 struct Measuring {
@@ -128,23 +129,29 @@ std::vector<codec::QualityRecord> Records(const Measuring& measured, uint64_t se
   return records;
 }
 
-// Prompts of the cell with the longest ones.
+// Prompts of the workload with the longest cell, made long enough for all of kRatioTokens if the
+// model can take as much.
 Result<std::vector<RawPrompt>> LongPrompts(const LibraryQualityInput& input,
                                            const LibraryQualityOptions& options) {
-  const auto longest = std::max_element(
+  const Cell longest = *std::max_element(
       options.cells.begin(), options.cells.end(),
       [](const Cell& a, const Cell& b) { return a.target_tokens < b.target_tokens; });
-  KVIK_ASSIGN(const CellPrompts prompts,
-              CellPrompts::Create(input.items, *longest, options.seed, *input.tokenizer,
-                                  input.chat_template));
-  KVIK_ASSIGN(const std::unique_ptr<RawCorpus> corpus,
-              RawCorpus::Open(*input.model, *input.tokenizer, prompts, options.corpus));
   std::vector<RawPrompt> found;
-  for (size_t i = 0; i < prompts.size() && found.size() < kRatioPrompts; ++i) {
-    const size_t candidate[] = {i};
-    KVIK_ASSIGN(std::vector<std::optional<RawPrompt>> got, corpus->Get(candidate));
-    if (got[0]) {
-      found.push_back(std::move(*got[0]));
+  for (const int32_t tokens : {kLongPromptTokens, longest.target_tokens}) {
+    KVIK_ASSIGN(const CellPrompts prompts,
+                CellPrompts::Create(input.items, {longest.workload, tokens}, options.seed,
+                                    *input.tokenizer, input.chat_template));
+    KVIK_ASSIGN(const std::unique_ptr<RawCorpus> corpus,
+                RawCorpus::Open(*input.model, *input.tokenizer, prompts, options.corpus));
+    for (size_t i = 0; i < prompts.size() && found.size() < kRatioPrompts; ++i) {
+      const size_t candidate[] = {i};
+      KVIK_ASSIGN(std::vector<std::optional<RawPrompt>> got, corpus->Get(candidate));
+      if (got[0]) {
+        found.push_back(std::move(*got[0]));
+      }
+    }
+    if (!found.empty()) {
+      break;
     }
   }
   return found;

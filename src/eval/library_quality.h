@@ -45,7 +45,7 @@ struct LibraryQualityInput {
 
 // Replaces ratios and quality of every profile. A record is of a cell (a workload and a length), of
 // a workload over its cells, and of kUnifiedWorkload over all; prompts count alike. Exact profiles
-// get ratios only. Ratios are of the first tokens of the longest prompts, at kRatioTokens as far as
+// get ratios only. Ratios are of the first tokens of long prompts, at kRatioTokens as far as
 // prompts reach. Results that are in the log are not measured again. `on_progress` is told the
 // positions judged so far, over profiles and cells. Fails as CellRun does, or as a profile does,
 // with its name.

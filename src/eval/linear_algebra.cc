@@ -4,6 +4,7 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "base/check.h"
 
@@ -90,8 +91,35 @@ WeightedBasis MakeWeightedBasis(std::span<const double> covariance, std::span<co
   return result;
 }
 
-std::vector<double> SymmetricRoot(std::span<const double> matrix, size_t n, double ridge) {
-  return Values(RootOf(ViewOf(matrix, n), ridge).matrix());
+// T = Q G^(1/2), where G minimises tr(M / G) under tr(G S) = n:
+//   G = a S^(-1/2) (S^(1/2) M S^(1/2))^(1/2) S^(-1/2)
+// and Q is orthogonal and spreads what comes in over all channels: the cosine transform, after the
+// principal axes.
+std::vector<double> MakeBalancedMap(std::span<const double> second_moments,
+                                    std::span<const double> metric, size_t n, double ridge) {
+  const Root s = RootOf(ViewOf(second_moments, n), ridge);
+  const Matrix m = RootOf(ViewOf(metric, n), ridge).matrix();
+  const Matrix s_root = s.matrix();
+  // The root of a product with itself transposed, hence symmetric.
+  const Matrix inner = s_root * m * m * s_root;
+  const Matrix middle = RootOf(ViewOf(Values(inner), n), 0).matrix();
+  const Matrix g = s.inverse() * middle * s.inverse();
+  const Matrix root = RootOf(ViewOf(Values(g), n), 0).matrix();
+  const Matrix out = root * ViewOf(second_moments, n) * root;
+  const SymmetricEigen axes = Decompose(out);
+  const auto extent = static_cast<::Eigen::Index>(n);
+  Matrix spread(extent, extent);
+  for (::Eigen::Index i = 0; i < extent; ++i) {
+    for (::Eigen::Index j = 0; j < extent; ++j) {
+      spread(i, j) = std::sqrt((i == 0 ? 1.0 : 2.0) / static_cast<double>(n)) *
+                     std::cos(std::numbers::pi * static_cast<double>(i) *
+                              (static_cast<double>(j) + 0.5) / static_cast<double>(n));
+    }
+  }
+  // Columns of the transform belong to axes: each output has a share of every axis.
+  const Matrix map = spread.transpose() * ViewOf(axes.vectors, n) * root;
+  const double mean = out.trace() / static_cast<double>(n);
+  return Values(map / std::sqrt(mean > 0 ? mean : 1));
 }
 
 }  // namespace kvik::eval

@@ -30,7 +30,11 @@ struct WeightedBasis {
 WeightedBasis MakeWeightedBasis(std::span<const double> covariance, std::span<const double> metric,
                                 size_t n, double ridge);
 
-// The symmetric root of `matrix` + `ridge` times its mean eigenvalue: root root = that.
-std::vector<double> SymmetricRoot(std::span<const double> matrix, size_t n, double ridge);
+// A matrix before a quantizer whose step follows from the largest of all channels: with the second
+// moments S of what comes in, the mean square of every channel of T x is 1, and errors of equal
+// size in all of them cost least of all such T, when the error e of x costs e' M e. [n, n], y = T
+// x. `ridge` as above, for both.
+std::vector<double> MakeBalancedMap(std::span<const double> second_moments,
+                                    std::span<const double> metric, size_t n, double ridge);
 
 }  // namespace kvik::eval

@@ -123,13 +123,54 @@ TEST(LinearAlgebra, DirectionsThatCostNothingAreKeptAllTheSame) {
   ExpectNear(plain.variances, Eigen(covariance, kN).values, 1e-9);
 }
 
-TEST(LinearAlgebra, TheSquareOfARootIsTheMatrix) {
+double Trace(const std::vector<double>& matrix, size_t n) {
+  double trace = 0;
+  for (size_t i = 0; i < n; ++i) {
+    trace += matrix[i * n + i];
+  }
+  return trace;
+}
+
+// What equal errors in all outputs of `map` cost, if its outputs have a mean square of 1 on
+// average.
+double CostOfMap(const std::vector<double>& map, const std::vector<double>& second_moments,
+                 const std::vector<double>& metric, size_t n) {
+  const double scale = Trace(TimesTransposed(Times(map, second_moments, n), map, n), n);
+  // tr(M inverse(map' map)), by the eigenvalues of map' map.
+  const SymmetricEigen gram = Eigen(Times(Transposed(map, n), map, n), n);
+  double cost = 0;
+  for (size_t k = 0; k < n; ++k) {
+    double form = 0;
+    for (size_t i = 0; i < n; ++i) {
+      for (size_t j = 0; j < n; ++j) {
+        form += gram.vectors[k * n + i] * metric[i * n + j] * gram.vectors[k * n + j];
+      }
+    }
+    cost += form / gram.values[k];
+  }
+  return cost * scale;
+}
+
+TEST(LinearAlgebra, ABalancedMapCostsLeast) {
   Rng rng(kSeed, 3);
-  constexpr size_t kN = 9;
-  const std::vector<double> matrix = RandomSymmetric(rng, kN, kN);
-  const std::vector<double> root = SymmetricRoot(matrix, kN, 0);
-  ExpectNear(Times(root, root, kN), matrix, 1e-8);
-  ExpectNear(root, Transposed(root, kN), 1e-12);
+  constexpr size_t kN = 8;
+  const std::vector<double> second_moments = RandomSymmetric(rng, kN, kN);
+  const std::vector<double> metric = RandomSymmetric(rng, kN, kN);
+  const std::vector<double> map = MakeBalancedMap(second_moments, metric, kN, 1e-9);
+  const std::vector<double> out = TimesTransposed(Times(map, second_moments, kN), map, kN);
+  EXPECT_NEAR(Trace(out, kN), kN, 1e-6);
+  for (size_t i = 0; i < kN; ++i) {
+    EXPECT_LT(out[i * kN + i], 2.1);
+  }
+  const double cost = CostOfMap(map, second_moments, metric, kN);
+  EXPECT_LT(cost, CostOfMap(Identity(kN), second_moments, metric, kN));
+  for (int i = 0; i < 20; ++i) {
+    std::vector<double> other = map;
+    for (double& value : other) {
+      value += 0.05 * (rng.Uniform() - 0.5);
+    }
+    EXPECT_LE(cost, CostOfMap(other, second_moments, metric, kN) * (1 + 1e-9));
+  }
 }
 
 }  // namespace
