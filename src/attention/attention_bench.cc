@@ -477,9 +477,10 @@ class Bench {
       shares.push_back(masked_s.back() / plain_s.back());
     }
     using kvik::testing::Median;
+    // A decode of few rows does little with a tile, next to which copying its values shows.
     const double goal = drops == Drops::kOfOthers    ? 1.02
-                        : drops == Drops::kScattered ? 1.25
-                                                     : 1.5 * kept / context;
+                        : drops == Drops::kScattered ? (queries == 1 ? 1.4 : 1.15)
+                                                     : 1.25 * kept / context + 0.05;
     Report(name, Median(masked_s) * 1e3, Median(plain_s) * 1e3, "ms", Median(shares), goal,
            Median(shares) <= goal);
   }

@@ -635,29 +635,34 @@ struct KernelSet {
     }
   }
 
-  // Copies the values of a tile, `keys` of them, to `out` with zeros for dropped ones.
+  // Replaces groups of values with dropped keys among them, of the first `keys`, by copies with
+  // zeros for those. `out`: room for a tile.
   template <Operands kOp>
   static void ZeroDropped(int head_dim, int keys, KeyTile& t, float* out) {
     constexpr int kKeys = ValuesPerStep(kOp);
     const auto columns = static_cast<size_t>(head_dim);
-    for (int key = 0; key < keys; key += kKeys) {
-      const KeySet kept = t.kept >> key;
-      uint32_t mask = (kept & 1) != 0 ? 0xFFFFFFFFU : 0U;
-      if constexpr (kKeys == 2) {
-        mask = (mask & 0xFFFFU) | ((kept & 2) != 0 ? 0xFFFF0000U : 0U);
+    for (int g = 0; 16 * g < keys; ++g) {
+      const uint32_t kept = GroupOf(t.kept, g);
+      if (kept == 0xFFFFU) {
+        continue;
       }
-      const auto* in = reinterpret_cast<const int32_t*>(
-          t.v[key / 16] + static_cast<size_t>(key % 16 / kKeys) * 4 * columns);
-      auto* row = reinterpret_cast<int32_t*>(out) + static_cast<size_t>(key / kKeys) * columns;
-      for (size_t d = 0; d < columns; d += 16) {
-        V::StoreI(row + d, mask == 0
-                               ? V::SetI(0)
-                               : V::AndI(V::LoadI(in + d), V::SetI(static_cast<int32_t>(mask))));
+      const auto* from = reinterpret_cast<const int32_t*>(t.v[g]);
+      auto* to =
+          reinterpret_cast<int32_t*>(out) + static_cast<size_t>(StepsOf16(kOp) * g) * columns;
+      t.v[g] = reinterpret_cast<const std::byte*>(to);
+      for (int key = 0; key < Min(16, keys - 16 * g); key += kKeys) {
+        uint32_t mask = (kept >> key & 1U) != 0 ? 0xFFFFFFFFU : 0U;
+        if constexpr (kKeys == 2) {
+          mask = (mask & 0xFFFFU) | ((kept >> key & 2U) != 0 ? 0xFFFF0000U : 0U);
+        }
+        for (size_t d = 0; d < columns; d += 16) {
+          V::StoreI(to + d, mask == 0
+                                ? V::SetI(0)
+                                : V::AndI(V::LoadI(from + d), V::SetI(static_cast<int32_t>(mask))));
+        }
+        from += columns;
+        to += columns;
       }
-    }
-    for (int g = 0; g < kGroups; ++g) {
-      t.v[g] = reinterpret_cast<const std::byte*>(out + static_cast<size_t>(StepsOf16(kOp) * g) *
-                                                            columns);
     }
   }
 
