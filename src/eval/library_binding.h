@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// eval/library_binding.h: a profile library for the model that is loaded.
+#pragma once
+
+#include "base/result.h"
+#include "codec/profile_library.h"
+#include "model/model.h"
+
+namespace kvik::eval {
+
+// A library is calibrated with one arithmetic, and its fingerprint is of the KV that comes of it.
+// Its tensors serve any other arithmetic on the same weights as well: this makes `library` one of
+// the KV that `model` computes. kInvalidInput: it is of other weights.
+Result<void> BindLibrary(const model::Model& model, codec::ProfileLibrary& library);
+
+}  // namespace kvik::eval
