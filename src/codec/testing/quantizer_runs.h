@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -177,9 +178,12 @@ inline QuantizerRun RunQuantizer(const std::string& text, const QuantizerCase& c
       EXPECT_EQ(run.planes.planes[i].symbols, first.planes.planes[i].symbols)
           << text << " plane " << i << " on " << IsaName(isa);
     }
-    EXPECT_EQ(std::memcmp(run.decoded.values.data(), first.decoded.values.data(),
-                          first.decoded.size() * sizeof(float)),
-              0)
+    // By bits: a zero's sign counts, and a NaN would equal itself.
+    EXPECT_TRUE(std::equal(
+        run.decoded.values.begin(),
+        run.decoded.values.begin() + static_cast<ptrdiff_t>(first.decoded.size()),
+        first.decoded.values.begin(),
+        [](float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }))
         << text << " on " << IsaName(isa);
   }
   return first;
