@@ -57,10 +57,10 @@ Result<Pieces> CutTexts(const std::vector<eval::CalibrationTextInput>& texts,
   Pieces pieces;
   KVIK_ASSIGN(pieces.texts, eval::CutCalibrationTexts(texts, options, tokenizer, chat_template));
   const std::vector<TokenId>& first = pieces.texts.pieces.front();
-  const auto quarter = std::min(first.size(), static_cast<size_t>(options.sequence_tokens) / 2);
+  const auto passage = std::min(first.size(), static_cast<size_t>(options.sequence_tokens) / 2);
   for (int i = 0; i < 4; ++i) {
     pieces.repeated.insert(pieces.repeated.end(), first.begin(),
-                           first.begin() + static_cast<ptrdiff_t>(quarter));
+                           first.begin() + static_cast<ptrdiff_t>(passage));
   }
   return pieces;
 }
@@ -81,6 +81,7 @@ struct Bench {
     model::ModelOptions model_options;
     model_options.isa = bench->isa;
     model_options.compute = options.compute;
+    model_options.kv_dtype = options.kv_dtype;
     model_options.block_size_tokens = options.block_size_tokens;
     model_options.max_batch_rows = kMaxBatchRows;
     model_options.max_logit_rows = kMaxLogitRows;
@@ -256,7 +257,12 @@ Result<int> Calibrate(const CalibrateOptions& options) {
     KVIK_ASSIGN(library, MakeLibrary(options, *bench));
     KVIK_TRY(SaveProfileLibrary(library, options.out));
   } else {
-    KVIK_ASSIGN(library, LoadProfileLibrary(options.out));
+    Result<codec::ProfileLibrary> there = LoadProfileLibrary(options.out);
+    if (!there) {
+      return Error{there.error().code,
+                   there.error().message + "; --texts makes a library, without it one is measured"};
+    }
+    library = std::move(there).value();
     if (library.model != bench->facts) {
       return Err(ErrorCode::kInvalidInput,
                  "%s is of another model, or of another arithmetic of this one: calibrate it with "
