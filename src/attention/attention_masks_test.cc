@@ -356,13 +356,11 @@ TEST_P(MaskedAttentionTest, ARowThatSeesNothingGivesZeros) {
 class Forbidden {
  public:
   Forbidden(std::byte* begin, size_t size) {
-    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto address = reinterpret_cast<uintptr_t>(begin);
-    const uintptr_t first = (address + page - 1) / page * page;
-    const uintptr_t end = (address + size) / page * page;
-    KVIK_CHECK(first < end);
-    begin_ = reinterpret_cast<void*>(first);
-    size_ = end - first;
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t skip = (page - reinterpret_cast<uintptr_t>(begin) % page) % page;
+    KVIK_CHECK(size >= skip + page);
+    begin_ = begin + skip;
+    size_ = (size - skip) / page * page;
     KVIK_CHECK(mprotect(begin_, size_, PROT_NONE) == 0);
   }
   ~Forbidden() { KVIK_CHECK(mprotect(begin_, size_, PROT_READ | PROT_WRITE) == 0); }
@@ -370,7 +368,7 @@ class Forbidden {
   Forbidden& operator=(const Forbidden&) = delete;
 
  private:
-  void* begin_;
+  std::byte* begin_;
   size_t size_;
 };
 

@@ -53,7 +53,7 @@ constexpr size_t WeightStride(Operands op) { return op == Operands::kBf16Dot ? 1
 
 // A set of keys of a tile: bit i is key i.
 using KeySet = uint64_t;
-constexpr KeySet kAllKeys = ~KeySet{0};
+inline constexpr KeySet kAllKeys = ~KeySet{0};
 static_assert(kTileTokens == 64);
 
 inline int Min(int a, int b) { return a < b ? a : b; }
