@@ -105,11 +105,16 @@ class Chart {
       const char* dash = s < kColours.size() ? "" : " stroke-dasharray=\"5 3\"";
       svg += "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" + std::string(colour) + "\"" +
              dash + " points=\"";
+      std::string marks;
       for (const auto& [x, y] : plot_.series[s].points) {
-        svg += Format("%.1f,%.1f ", left + (X(x) - x_low_) / (x_high_ - x_low_) * (right - left),
-                      bottom - (Y(y) - y_low_) / (y_high_ - y_low_) * (bottom - top));
+        const double at_x = left + (X(x) - x_low_) / (x_high_ - x_low_) * (right - left);
+        const double at_y = bottom - (Y(y) - y_low_) / (y_high_ - y_low_) * (bottom - top);
+        svg += Format("%.1f,%.1f ", at_x, at_y);
+        marks +=
+            Format("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", at_x, at_y, colour);
       }
       svg += "\"/>\n";
+      svg += plot_.marks ? marks : "";
       const double y = top + 16 * static_cast<double>(s);
       svg += Format("<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", right + 12,
                     y, colour, dash);

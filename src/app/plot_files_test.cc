@@ -43,6 +43,13 @@ TEST(PlotFiles, ALogarithmicHeightBeginsAtTheLeastValue) {
   EXPECT_THAT(svg, HasSubstr(">100</text>"));
 }
 
+TEST(PlotFiles, MeasurementsHaveADotEach) {
+  std::vector<Plot> plots = {{"costs", "x", "us", false, {{"c", {{0, 1}, {10, 100}}}}, true}};
+  EXPECT_EQ(PlotsSvg(plots).find("<circle"), std::string::npos);
+  plots[0].marks = true;
+  EXPECT_THAT(PlotsSvg(plots), HasSubstr("<circle cx=\"560.0\" cy=\"36.0\""));
+}
+
 TEST(PlotFiles, AnUnwritablePathIsNamed) {
   EXPECT_THAT(WriteTextFile("/nonexistent/folder/x", "").error().message,
               HasSubstr("/nonexistent/folder/x"));

@@ -19,6 +19,7 @@ using Action = std::function<Result<int>()>;
 // parsing and running.
 void AddBench(CLI::App& root, Action& action);
 void AddCalibrate(CLI::App& root, Action& action);
+void AddEval(CLI::App& root, Action& action);
 void AddGenerate(CLI::App& root, Action& action);
 void AddInspect(CLI::App& root, Action& action);
 void AddPull(CLI::App& root, Action& action);

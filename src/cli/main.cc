@@ -19,6 +19,7 @@ int Run(int argc, char** argv) {
   kvik::cli::AddInspect(root, action);
   kvik::cli::AddBench(root, action);
   kvik::cli::AddCalibrate(root, action);
+  kvik::cli::AddEval(root, action);
   kvik::cli::AddPull(root, action);
   kvik::cli::AddReplay(root, action);
   kvik::cli::AddSelftest(root, action);

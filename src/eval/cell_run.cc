@@ -46,8 +46,33 @@ uint64_t CellRun::KeyOf(uint64_t prompt_key, const KvCoder& coder) const {
   return ResultKey(text);
 }
 
-bool CellRun::Enough(const State& state) const {
-  return options_.positions > 0 && state.positions >= options_.positions;
+Result<CellWork> CellRun::Plan(std::span<KvCoder* const> coders) {
+  CellWork work;
+  int64_t positions = 0;
+  for (size_t candidate = 0; candidate < prompts_.size() && !Enough(positions); ++candidate) {
+    KVIK_ASSIGN(const std::optional<RawPromptInfo> info, corpus_.Info(candidate));
+    if (!info) {
+      continue;
+    }
+    int64_t missing = 0;
+    int64_t known_positions = -1;
+    for (KvCoder* coder : coders) {
+      const PromptQuality* found = log_.Find(KeyOf(info->key, *coder));
+      missing += found == nullptr ? 1 : 0;
+      known_positions = found != nullptr ? found->positions : known_positions;
+    }
+    ++work.prompts;
+    work.prompt_tokens += info->num_tokens;
+    if (missing > 0) {
+      ++work.loads;
+      work.evaluations += missing;
+      work.evaluated_tokens += missing * info->num_tokens;
+      work.raw_prompts += info->on_disk ? 0 : 1;
+      work.raw_tokens += info->on_disk ? 0 : info->num_tokens;
+    }
+    positions += known_positions >= 0 ? known_positions : corpus_.options().continuation_tokens;
+  }
+  return work;
 }
 
 Result<void> CellRun::RunBatch(std::span<KvCoder* const> coders, std::span<const size_t> candidates,
@@ -58,23 +83,25 @@ Result<void> CellRun::RunBatch(std::span<KvCoder* const> coders, std::span<const
   std::vector<size_t> needed;  // candidates that some coder has not been measured on
   std::vector<std::optional<uint64_t>> keys;
   for (const size_t candidate : candidates) {
-    KVIK_ASSIGN(const std::optional<uint64_t> key, corpus_.KeyOf(candidate));
-    keys.push_back(key);
+    KVIK_ASSIGN(const std::optional<RawPromptInfo> info, corpus_.Info(candidate));
+    keys.push_back(info ? std::optional<uint64_t>(info->key) : std::nullopt);
     bool missing = false;
-    for (size_t coder = 0; key && coder < coders.size(); ++coder) {
-      missing = missing || (!state.failures[coder] && known(*key, coder) == nullptr);
+    for (size_t coder = 0; info && coder < coders.size(); ++coder) {
+      missing = missing || (!state.failures[coder] && known(info->key, coder) == nullptr);
     }
     if (missing) {
       needed.push_back(candidate);
     }
   }
+  const int64_t start_us = clock_.NowMicros();
   KVIK_ASSIGN(std::vector<std::optional<RawPrompt>> raw, corpus_.Get(needed));
+  state.result.corpus_us += clock_.NowMicros() - start_us;
   size_t next = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const bool is_needed = next < needed.size() && needed[next] == candidates[i];
     const std::optional<RawPrompt> prompt =
         is_needed ? std::move(raw[next++]) : std::optional<RawPrompt>();
-    if (!keys[i] || Enough(state)) {
+    if (!keys[i] || Enough(state.positions)) {
       continue;
     }
     if (prompt && prompt->shape().num_continuation > 1) {
@@ -124,10 +151,18 @@ Result<CellRunResult> CellRun::Run(std::span<KvCoder* const> coders) {
               PromptEvaluator::Create(model_, pool_, tokenizer_, clock_, options_.quality));
   state.failures.resize(coders.size());
   state.qualities.resize(coders.size());
-  const size_t batch = corpus_.batch_prompts();
-  for (size_t first = 0; first < prompts_.size() && !Enough(state); first += batch) {
-    std::vector<size_t> candidates(std::min(batch, prompts_.size() - first));
+  size_t first = 0;
+  while (first < prompts_.size() && !Enough(state.positions)) {
+    // No more at once than it takes if all answers are long.
+    const int64_t longest = corpus_.options().continuation_tokens;
+    const int64_t missing = options_.positions > 0
+                                ? (options_.positions - state.positions + longest - 1) / longest
+                                : static_cast<int64_t>(prompts_.size());
+    const size_t batch =
+        std::min({corpus_.batch_prompts(), prompts_.size() - first, static_cast<size_t>(missing)});
+    std::vector<size_t> candidates(batch);
     std::iota(candidates.begin(), candidates.end(), first);
+    first += batch;
     KVIK_TRY(RunBatch(coders, candidates, state));
   }
   for (size_t coder = 0; coder < coders.size(); ++coder) {

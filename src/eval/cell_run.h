@@ -38,6 +38,18 @@ struct CellRunResult {
   int64_t evaluations = 0;                          // measured now
   int64_t known = 0;                                // taken from the log
   QualityTimes times;
+  int64_t corpus_us = 0;  // loading and computing raw prompts
+};
+
+// What a run has still to do.
+struct CellWork {
+  int64_t prompts = 0;           // of the cell, with what is known
+  int64_t prompt_tokens = 0;     // of them all
+  int64_t raw_prompts = 0;       // whose raw run is neither on disk nor needless
+  int64_t raw_tokens = 0;        // of them
+  int64_t loads = 0;             // prompts that some coder is to be measured on
+  int64_t evaluations = 0;       // prompts times coders
+  int64_t evaluated_tokens = 0;  // that go through coders
 };
 
 // What the model does in a second here, for saying how long something will take.
@@ -60,6 +72,9 @@ class CellRun {
   // judge. Fails as the corpus and the log do.
   Result<CellRunResult> Run(std::span<KvCoder* const> coders);
 
+  // What Run would do now, if every answer is as long as it may be.
+  Result<CellWork> Plan(std::span<KvCoder* const> coders);
+
   // Called with positions judged so far, summed over coders, those from the log included.
   std::function<void(int64_t positions)> on_progress;
 
@@ -68,7 +83,9 @@ class CellRun {
   Result<void> RunBatch(std::span<KvCoder* const> coders, std::span<const size_t> candidates,
                         State& state);
   [[nodiscard]] uint64_t KeyOf(uint64_t prompt_key, const KvCoder& coder) const;
-  [[nodiscard]] bool Enough(const State& state) const;
+  [[nodiscard]] bool Enough(int64_t positions) const {
+    return options_.positions > 0 && positions >= options_.positions;
+  }
 
   model::Model& model_;
   ThreadPool& pool_;

@@ -44,6 +44,19 @@ double SquaredError(std::span<const Bf16> a, std::span<const Bf16> b) {
   return std::isfinite(total) ? total : 1e30;
 }
 
+// Of one head, [tokens]; empty: all of them.
+std::vector<uint8_t> KeptTokens(std::span<const DroppedTokens> dropped, int32_t kv_head,
+                                int32_t num_tokens) {
+  std::vector<uint8_t> kept;
+  for (const DroppedTokens& range : dropped) {
+    if (range.kv_head == kv_head && range.first_pos < range.end_pos) {
+      kept.resize(static_cast<size_t>(num_tokens), 1);
+      std::fill(kept.begin() + range.first_pos, kept.begin() + range.end_pos, uint8_t{0});
+    }
+  }
+  return kept;
+}
+
 std::string AnswerText(const text::Tokenizer& tokenizer, std::span<const TokenId> tokens) {
   return text::Decode(tokenizer, tokens, {.skip_special = true, .at_text_start = false});
 }
@@ -100,6 +113,7 @@ Result<void> PromptEvaluator::Reserve(int32_t tokens) {
     KVIK_ASSIGN(arena_, AlignedBuffer::Create(blocks * geometry.bytes_per_block()));
     blocks_.resize(blocks);
     std::iota(blocks_.begin(), blocks_.end(), 0);
+    masks_ = std::make_unique<kv::BlockMasks>(geometry, static_cast<int32_t>(blocks));
   }
   return {};
 }
@@ -124,6 +138,7 @@ Result<void> PromptEvaluator::Load(const RawPrompt& prompt, const EvalItem& item
   item_ = &item;
   raw_ = std::make_unique<RawRun>();
   coded_rows_.resize(static_cast<size_t>(shape.num_layers) * 2);
+  prompt_dropped_.assign(static_cast<size_t>(shape.num_layers), {});
   ComputeRawRun();
   const std::span<const TokenId> said = prompt.continuation();
   for (size_t i = 0; i < raw_->rows.size(); ++i) {
@@ -154,6 +169,28 @@ void PromptEvaluator::WriteRaw() {
   });
 }
 
+void PromptEvaluator::Drop(int32_t layer, const DroppedTokens& dropped) {
+  const int32_t block_size = model_.kv_geometry().block_size_tokens;
+  for (int32_t pos = dropped.first_pos; pos < dropped.end_pos;) {
+    const int32_t block = pos / block_size;
+    const int32_t end = std::min(dropped.end_pos, (block + 1) * block_size);
+    masks_->Drop(blocks_[static_cast<size_t>(block)], layer, dropped.kv_head,
+                 pos - block * block_size, end - block * block_size);
+    pos = end;
+  }
+}
+
+void PromptEvaluator::ResetMasks() {
+  for (const BlockId block : blocks_) {
+    masks_->Clear(block);
+  }
+  for (size_t layer = 0; layer < prompt_dropped_.size(); ++layer) {
+    for (const DroppedTokens& dropped : prompt_dropped_[layer]) {
+      Drop(static_cast<int32_t>(layer), dropped);
+    }
+  }
+}
+
 template <typename Visit>
 Result<void> PromptEvaluator::Feed(std::span<const TokenId> tokens, KvCoder* coder,
                                    PromptQuality* quality, Visit visit) {
@@ -173,6 +210,7 @@ Result<void> PromptEvaluator::Feed(std::span<const TokenId> tokens, KvCoder* cod
               false);
     step_.logit_rows.resize(static_cast<size_t>(count));
     std::iota(step_.logit_rows.begin(), step_.logit_rows.end(), 0);
+    step_.masks = coder != nullptr ? masks_.get() : nullptr;
     model::LogitsView logits;
     {
       const Stopwatch watch(clock_, times_.forward_us);
@@ -303,14 +341,26 @@ Result<void> PromptEvaluator::Pass(KvCoder& coder, int32_t first_pos, int32_t nu
       }
     }
   });
-  for (const Result<CodedSize>& size : sizes) {
+  const bool whole_prompt = first_pos == 0 && num_tokens == prompt_tokens;
+  for (size_t i = 0; i < layers; ++i) {
+    const Result<CodedSize>& size = sizes[i];
     if (!size) {
       return size.error().Wrap(coder.name());
+    }
+    if (whole_prompt) {
+      prompt_dropped_[i] = size->dropped;
+    } else {
+      for (const DroppedTokens& dropped : size->dropped) {
+        Drop(static_cast<int32_t>(i), dropped);
+      }
     }
     if (quality != nullptr) {
       quality->bytes += static_cast<int64_t>(size->bytes);
       quality->values += static_cast<int64_t>(2 * NumRowValues(geometry, num_tokens));
     }
+  }
+  if (whole_prompt) {
+    ResetMasks();
   }
   return {};
 }
@@ -344,9 +394,12 @@ void PromptEvaluator::CompareRows(PromptQuality& quality) {
     errors[i].key = SquaredError(before(kv::KvPart::kKey), keys);
     errors[i].value = SquaredError(before(kv::KvPart::kValue), values);
     const std::vector<int32_t>& visible = raw.first_visible[static_cast<size_t>(layer)];
-    const HeadAttention coded = ComputeHead(raw.probe, static_cast<int32_t>(i % kv_heads),
-                                            prompt_->queries(layer), visible, keys, values, {});
-    errors[i].attention = CompareHeads(raw.probe, visible, raw.heads[i], coded, {});
+    const auto head = static_cast<int32_t>(i % kv_heads);
+    const std::vector<uint8_t> kept =
+        KeptTokens(prompt_dropped_[static_cast<size_t>(layer)], head, shape.num_tokens);
+    const HeadAttention coded =
+        ComputeHead(raw.probe, head, prompt_->queries(layer), visible, keys, values, kept);
+    errors[i].attention = CompareHeads(raw.probe, visible, raw.heads[i], coded, kept);
   });
   quality.prompt_values += static_cast<int64_t>(errors.size() * 2 * head_values);
   for (const Errors& error : errors) {
@@ -392,6 +445,7 @@ Result<void> PromptEvaluator::MeasureText(KvCoder& coder, PromptQuality& quality
   if (reference.size() < 2) {
     return {};  // the answer is the text, and measured already
   }
+  ResetMasks();  // the reference takes the place of the answer
   std::vector<double> nll(reference.size() - 1);
   KVIK_TRY(Feed(
       reference.first(nll.size()), &coder, nullptr,
@@ -421,7 +475,7 @@ Result<double> PromptEvaluator::ScoreCoded(KvCoder& coder, std::span<const Token
   const int32_t block_size = model_.kv_geometry().block_size_tokens;
   if (options_.every_block) {
     // Blocks beyond the prompt went through the coder with other tokens in them.
-    KVIK_TRY(Pass(coder, 0, prompt_tokens, nullptr));
+    ResetMasks();
     KVIK_TRY(Feed(answer, &coder, nullptr, [](size_t, const model::LogitsView&) {}));
   }
   answer.push_back(std::max(0, tops[same]));
@@ -430,6 +484,7 @@ Result<double> PromptEvaluator::ScoreCoded(KvCoder& coder, std::span<const Token
     const int32_t pos = prompt_tokens + static_cast<int32_t>(answer.size()) - 1;
     step_.Clear();
     step_.Add(std::span(answer).last(1), pos, blocks_, true);
+    step_.masks = masks_.get();
     const model::LogitsView logits = model_.Forward(step_, arena());
     answer.push_back(std::max(0, Argmax(logits.Row(0))));
     if (options_.every_block && (pos + 1) % block_size == 0) {
@@ -451,9 +506,6 @@ Result<PromptQuality> PromptEvaluator::Evaluate(KvCoder& coder) {
     quality.scored = 1;
     quality.score_raw = raw_->score;
     KVIK_ASSIGN(quality.score, ScoreCoded(coder, tops));
-    if (options_.every_block) {
-      KVIK_TRY(Pass(coder, 0, prompt_->shape().num_tokens, nullptr));
-    }
   }
   KVIK_TRY(MeasureText(coder, quality));
   return quality;

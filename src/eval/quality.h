@@ -26,6 +26,7 @@
 #include "eval/kv_coder.h"
 #include "eval/logits.h"
 #include "eval/raw_prompt.h"
+#include "kv/block_masks.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 
@@ -47,7 +48,7 @@ struct PromptQuality {
   int64_t values = 0;         // that went through the coder
   int64_t bytes = 0;          // that came out
   int64_t prompt_values = 0;  // of `values`, those of the prompt
-  double key_error = 0;       // sums of squared differences of the prompt's
+  double key_error = 0;       // sums of squared differences of the prompt's; dropped ones are 0s
   double value_error = 0;
   AttentionError attention;  // of the kept queries
 
@@ -111,6 +112,9 @@ class PromptEvaluator {
   Result<void> Pass(KvCoder& coder, int32_t first_pos, int32_t num_tokens, PromptQuality* quality);
   // The prompt's raw rows into the arena.
   void WriteRaw();
+  // Masks are those of the prompt's last pass, and nothing is dropped after it.
+  void ResetMasks();
+  void Drop(int32_t layer, const DroppedTokens& dropped);
   // What the pass of the prompt did to rows and to attention.
   void CompareRows(PromptQuality& quality);
   // Feeds tokens after the prompt and calls visit(first, logits) with the rows from `first` on;
@@ -132,12 +136,14 @@ class PromptEvaluator {
 
   AlignedBuffer arena_;  // of one sequence
   std::vector<BlockId> blocks_;
+  std::unique_ptr<kv::BlockMasks> masks_;  // of the arena's blocks
   model::StepBatch step_;
 
   const RawPrompt* prompt_ = nullptr;
   const EvalItem* item_ = nullptr;
   std::unique_ptr<RawRun> raw_;
-  std::vector<std::vector<Bf16>> coded_rows_;  // [layers][2: K, V], of the last pass
+  std::vector<std::vector<Bf16>> coded_rows_;               // [layers][2: K, V], of the last pass
+  std::vector<std::vector<DroppedTokens>> prompt_dropped_;  // [layers], of the prompt's last pass
 };
 
 }  // namespace kvik::eval

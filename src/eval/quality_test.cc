@@ -20,6 +20,7 @@
 namespace kvik::eval {
 namespace {
 
+using testing::DroppingCoder;
 using testing::FailingCoder;
 using ::testing::HasSubstr;
 using testing::IdentityCoder;
@@ -226,6 +227,30 @@ TEST_F(Quality, WhatDecodesOnCodedBlocksIsAnswerAndScoredAsSuch) {
   }
 }
 
+TEST_F(Quality, DroppedTokensAreOutOfAttentionWhateverTheirRowsHold) {
+  Bench bench;
+  for (const bool every_block : {false, true}) {
+    const RawPrompt raw = bench.Raw(items_, {"math", 0});
+    const EvalItem& item = items_[static_cast<size_t>(raw.shape().item)];
+    const auto evaluator = bench.Evaluator(
+        {.every_block = every_block, .score_tasks = true, .answer_tokens = kAnswer});
+    ASSERT_TRUE(evaluator->Load(raw, item));
+    DroppingCoder zeros(raw.shape().head_dim, raw.shape().num_kv_heads, 0);
+    DroppingCoder huge(raw.shape().head_dim, raw.shape().num_kv_heads, 0x4700);
+    const PromptQuality a = evaluator->Evaluate(zeros).value();
+    const PromptQuality b = evaluator->Evaluate(huge).value();
+    EXPECT_GT(a.kl_nats, 1e-6);
+    EXPECT_EQ(a.kl_nats, b.kl_nats);
+    EXPECT_EQ(a.text_nll, b.text_nll);
+    EXPECT_EQ(a.attention.output_difference, b.attention.output_difference);
+    EXPECT_GT(a.attention.output_difference, 0);
+    EXPECT_EQ(a.attention.score_difference, 0);  // of what is left
+    // Nothing stays dropped.
+    IdentityCoder identity;
+    EXPECT_LT(evaluator->Evaluate(identity).value().kl_nats, 1e-6);
+  }
+}
+
 TEST_F(Quality, FailuresSayWhoFailed) {
   Bench bench;
   const RawPrompt raw = bench.Raw(items_, {"math", 0});
@@ -261,8 +286,10 @@ class Cells : public Quality {
     if (progress != nullptr) {
       run.on_progress = [&](int64_t positions) { progress->push_back(positions); };
     }
+    planned_ = run.Plan(coders).value();
     return run.Run(coders);
   }
+  CellWork planned_;  // before the last run
 };
 
 TEST_F(Cells, ArePromptsUntilThereAreEnoughPositions) {
@@ -293,12 +320,16 @@ TEST_F(Cells, WhatIsKnownIsNotMeasuredAgain) {
   EXPECT_GT(first.evaluations, 0);
   const auto second = Run(path, {&fine, &coarse, &identity}, {.positions = 3 * kAnswer}).value();
   EXPECT_EQ(second.known, first.evaluations);
+  EXPECT_EQ(planned_.evaluations, second.evaluations);
+  EXPECT_EQ(planned_.raw_prompts, planned_.loads);  // nothing is kept here
   EXPECT_EQ(second.evaluations, 2 * first.evaluations);
   EXPECT_EQ(identity.calls, 2 * first.evaluations);  // of two layers each
   EXPECT_EQ(second.coders[0]->kl.value, first.coders[0]->kl.value);
   EXPECT_EQ(second.coders[0]->kl.low, first.coders[0]->kl.low);
   const auto third = Run(path, {&identity}, {.positions = 3 * kAnswer}).value();
   EXPECT_EQ(third.evaluations, 0);
+  EXPECT_EQ(planned_.loads, 0);
+  EXPECT_EQ(planned_.prompts, third.known);
   // Other options are other measurements.
   const auto other =
       Run(path, {&identity}, {.positions = 3 * kAnswer, .quality = {.every_block = true}}).value();

@@ -165,9 +165,16 @@ Result<std::optional<RawCorpus::Wanted>> RawCorpus::Want(size_t candidate) const
   return std::optional<Wanted>(std::move(wanted));
 }
 
-Result<std::optional<uint64_t>> RawCorpus::KeyOf(size_t candidate) const {
+Result<std::optional<RawPromptInfo>> RawCorpus::Info(size_t candidate) const {
   KVIK_ASSIGN(const std::optional<Wanted> wanted, Want(candidate));
-  return wanted ? std::optional<uint64_t>(wanted->key) : std::nullopt;
+  if (!wanted) {
+    return std::optional<RawPromptInfo>();
+  }
+  std::error_code error;
+  return std::optional<RawPromptInfo>(RawPromptInfo{
+      .key = wanted->key,
+      .num_tokens = static_cast<int32_t>(wanted->prompt.tokens.size()),
+      .on_disk = !wanted->path.empty() && std::filesystem::exists(wanted->path, error)});
 }
 
 std::optional<RawPrompt> RawCorpus::Find(const Wanted& wanted) {

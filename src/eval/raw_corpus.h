@@ -33,6 +33,12 @@ struct RawCorpusOptions {
   int32_t query_positions = 4;                     // of these, whose queries are kept, at most
 };
 
+struct RawPromptInfo {
+  uint64_t key = 0;  // of everything that decides it
+  int32_t num_tokens = 0;
+  bool on_disk = false;  // there is a file of its name
+};
+
 struct RawCorpusCounts {
   int64_t loaded = 0;    // prompts found on disk
   int64_t computed = 0;  // prompts computed, of this many tokens
@@ -54,11 +60,12 @@ class RawCorpus {
   // Candidates of the prompts; of each either the prompt or nothing: it does not fit the cell or
   // the model's context. What is missing is computed, several prompts at a time.
   Result<std::vector<std::optional<RawPrompt>>> Get(std::span<const size_t> candidates);
-  // What names the raw prompt of a candidate: everything that decides it. Nothing as above.
-  [[nodiscard]] Result<std::optional<uint64_t>> KeyOf(size_t candidate) const;
+  // What is known of the raw prompt of a candidate before it is computed. Nothing as above.
+  [[nodiscard]] Result<std::optional<RawPromptInfo>> Info(size_t candidate) const;
   // How many candidates to ask for at once: short prompts are answered together.
   [[nodiscard]] size_t batch_prompts() const;
 
+  [[nodiscard]] const RawCorpusOptions& options() const { return options_; }
   [[nodiscard]] const RawCorpusCounts& counts() const { return counts_; }
   // Called with the tokens that were computed, now and then.
   std::function<void(int64_t tokens)> on_computed;

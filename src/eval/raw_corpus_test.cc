@@ -180,7 +180,7 @@ TEST(RawCorpus, RefusesFloat32KvAndPromptsWithoutRoom) {
   const auto corpus = RawCorpus::Open(*small.model, *small.tokenizer, prompts, {}).value();
   const size_t first[] = {0};
   EXPECT_FALSE(corpus->Get(first).value()[0]);
-  EXPECT_FALSE(corpus->KeyOf(0).value());
+  EXPECT_FALSE(corpus->Info(0).value());
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ struct Plot {
   bool log_x = false;  // all x > 0 then
   std::vector<Series> series;
   bool log_y = false;  // all y > 0 then
+  bool marks = false;  // a dot at every point: they are measurements of their own, not a curve
 };
 
 }  // namespace kvik::workload

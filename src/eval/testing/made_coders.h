@@ -44,6 +44,35 @@ class RoundingCoder final : public KvCoder {
   int bits_;
 };
 
+// Drops positions [3, 20) of every layer's last head; what is left in their rows is `garbage`.
+class DroppingCoder final : public KvCoder {
+ public:
+  DroppingCoder(int32_t head_dim, int32_t kv_heads, uint16_t garbage)
+      : head_dim_(head_dim), kv_heads_(kv_heads), garbage_(garbage) {}
+  [[nodiscard]] std::string name() const override { return "dropping"; }
+  [[nodiscard]] std::string identity() const override { return "dropping"; }
+  Result<CodedSize> RoundTrip(const CodedRows& rows, int /*thread*/) override {
+    CodedSize size{.bytes = 1, .dropped = {}};
+    const int32_t head = kv_heads_ - 1;
+    for (int32_t t = 0; t < rows.num_tokens; ++t) {
+      const int32_t pos = rows.first_pos + t;
+      if (pos >= 3 && pos < 20) {
+        size.dropped.push_back({head, pos, pos + 1});
+        for (int32_t d = 0; d < head_dim_; ++d) {
+          const auto at = static_cast<size_t>((head * rows.num_tokens + t) * head_dim_ + d);
+          (*rows.keys)[at].bits = (*rows.values)[at].bits = garbage_;
+        }
+      }
+    }
+    return size;
+  }
+
+ private:
+  int32_t head_dim_;
+  int32_t kv_heads_;
+  uint16_t garbage_;
+};
+
 class FailingCoder final : public KvCoder {
  public:
   [[nodiscard]] std::string name() const override { return "failing"; }
