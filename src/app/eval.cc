@@ -21,6 +21,7 @@
 #include "codec/presets.h"
 #include "eval/cell_run.h"
 #include "eval/frame_coder.h"
+#include "eval/library_binding.h"
 #include "eval/model_facts.h"
 #include "eval/task_score.h"
 #include "model/tokenizer_source.h"
@@ -99,12 +100,7 @@ Result<std::vector<Candidate>> MakeCandidates(const EvalOptions& options, const 
   std::shared_ptr<const codec::SideInfo> side_info;
   if (!options.profiles.empty()) {
     KVIK_ASSIGN(library, LoadProfileLibrary(options.profiles));
-    if (library->model.fingerprint != eval::ModelFactsOf(*loaded.model).fingerprint) {
-      return Err(ErrorCode::kInvalidInput,
-                 "%s was calibrated for other KV (%s): another model, arithmetic or kernel set; "
-                 "calibrate anew with kvik calibrate",
-                 options.profiles.c_str(), library->model.name.c_str());
-    }
+    KVIK_TRY(eval::BindLibrary(*loaded.model, *library));
     side_info = library->side_info;
   }
   std::vector<Candidate> candidates;

@@ -33,8 +33,11 @@ eval::CellQuality Quality(double bits, double kl, double score_raw) {
 }
 
 EvalReport Report(double score_raw) {
-  EvalTable table{
-      .cell = {"qa", 1024}, .measure = "answer in the output", .text = "raw answer", .rows = {}};
+  EvalTable table;
+  table.cell.workload = "qa";
+  table.cell.target_tokens = 1024;
+  table.measure = "answer in the output";
+  table.text = "raw answer";
   table.rows.push_back({"kivi-4", "a -> b -> c", 1536, Quality(5, 0.002, score_raw)});
   table.rows.push_back({"kivi-2", "a -> b -> d", 1536, Quality(3, 0.05, score_raw)});
   table.rows.push_back({"lossless", "a -> b -> e", 1536, Quality(11, 1e-9, score_raw)});
