@@ -122,8 +122,9 @@ std::vector<bool> KeptValues(const DecodedFrame& frame, size_t values, size_t to
 }
 
 TEST_P(EveryPreset, OddShapesComeBack) {
+  // kv heads of models with 28/4, 14/2, 9/3 and 5 heads, of MQA, and of MHA.
   for (const int32_t head_dim : {64, 80, 96, 100, 112, 128, 192, 256}) {
-    for (const int32_t heads : head_dim == 64 ? std::vector<int32_t>{1, 2, 5}
+    for (const int32_t heads : head_dim == 64 ? std::vector<int32_t>{1, 2, 3, 4, 5, 12}
                                               : std::vector<int32_t>{1 + head_dim / 16 % 2}) {
       const ModelFacts model = MadeModel(2, heads, head_dim);
       const auto codec = Make(model);
@@ -268,26 +269,25 @@ TEST_P(EveryPreset, OneBadValueSpoilsNoOther) {
        {infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 1e38F, -1e38F, 20000.0F}) {
     MadeRows made(model, 1, 0, 40, 3);
     const size_t at = (1 * 40 + 23) * 64 + 17;
-    MadeRows with_zero(model, 1, 0, 40, 3);
-    with_zero.keys[at] = with_zero.values[at] = Bf16{};
+    MadeRows ordinary(model, 1, 0, 40, 3);  // as the token before is
+    ordinary.keys[at] = made.keys[at - 64];
+    ordinary.values[at] = made.values[at - 64];
     made.keys[at] = made.values[at] = ToBf16(bad);
     DecodedRows decoded(model, made.rows);
-    DecodedRows zero(model, made.rows);
+    DecodedRows expected(model, made.rows);
     Workspace workspace;
     const auto frame = codec->Decode(Encode(*codec, made.rows), workspace, decoded.out);
     ASSERT_TRUE(frame);
-    ASSERT_TRUE(codec->Decode(Encode(*codec, with_zero.rows), workspace, zero.out));
+    ASSERT_TRUE(codec->Decode(Encode(*codec, ordinary.rows), workspace, expected.out));
     if (KeptValues(*frame, made.keys.size(), 40, 64)[at]) {
       EXPECT_EQ(decoded.keys[at], made.keys[at]);
       EXPECT_EQ(decoded.values[at], made.values[at]);
     }
-    // All others are what they are beside a zero.
-    decoded.keys[at] = zero.keys[at];
-    decoded.values[at] = zero.values[at];
-    if (codec->lossy()) {
-      EXPECT_EQ(decoded.keys, zero.keys) << bad;
-      EXPECT_EQ(decoded.values, zero.values) << bad;
-    }
+    // All others are what they are beside an ordinary value.
+    decoded.keys[at] = expected.keys[at];
+    decoded.values[at] = expected.values[at];
+    EXPECT_EQ(decoded.keys, expected.keys) << bad;
+    EXPECT_EQ(decoded.values, expected.values) << bad;
   }
 }
 
@@ -430,6 +430,35 @@ TEST(EveryPresetTogether, AProfileSwitchBetweenRequestsIsNoticed) {
   const auto frame = (*other)->Decode(bytes, workspace, decoded.out);
   ASSERT_FALSE(frame);
   EXPECT_NE(frame.error().message.find("another calibration"), std::string::npos);
+}
+
+TEST(EveryPresetTogether, ABadValueBesideALargeBiasCostsItsGroupNothing) {
+  // Ranges of a channel with a large constant part must not reach down to a zero.
+  const ModelFacts model = MadeModel(1, 1, 64);
+  for (const char* const text : {"kivi-2", "selfcenter -> uniform(levels=4,per=channel) -> pack"}) {
+    SCOPED_TRACE(text);
+    const auto codec =
+        FrameCodec::Create(*ParsePipelineOrPreset(text), model, nullptr, Isa::kScalar);
+    ASSERT_TRUE(codec);
+    for (const size_t bad_row : {0U, 1U, 17U, 31U}) {
+      MadeRows made(model, 0, 0, 32, 3, false);
+      made.rows.prompt_tokens = 0;
+      for (size_t i = 0; i < made.keys.size(); ++i) {
+        made.keys[i] = ToBf16(600.0F + 4 * ToFloat(made.keys[i]));
+      }
+      made.keys[bad_row * 64 + 9] = ToBf16(std::numeric_limits<float>::quiet_NaN());
+      Workspace workspace;
+      std::vector<std::byte> bytes;
+      ASSERT_TRUE((*codec)->Encode(made.rows, FrameParts::kBoth, workspace, bytes));
+      DecodedRows decoded(model, made.rows);
+      ASSERT_TRUE((*codec)->Decode(bytes, workspace, decoded.out));
+      for (size_t row = 0; row < 32; ++row) {
+        if (row != bad_row) {
+          EXPECT_NEAR(ToFloat(decoded.keys[row * 64 + 9]), ToFloat(made.keys[row * 64 + 9]), 30);
+        }
+      }
+    }
+  }
 }
 
 TEST(Presets, Kivi2TendsTo5Point33) {

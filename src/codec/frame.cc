@@ -99,6 +99,28 @@ std::vector<Group> GroupHeads(std::vector<std::vector<TokenRange>> kept_of_head)
   return groups;
 }
 
+// Puts something ordinary in the place of values of [rows, channels] that are taken out, so that
+// they neither widen a range nor move a mean: the value of the same channel in the row before, in
+// the first rows that of the first row that keeps its own, and 0 where a channel has no other.
+void ReplaceTakenOut(float* values, size_t rows, size_t channels, float limit) {
+  const auto taken_out = [&](float v) { return !(std::fabs(v) <= limit); };
+  for (size_t c = 0; c < channels; ++c) {
+    if (!taken_out(values[c])) {
+      continue;
+    }
+    size_t row = 1;
+    while (row < rows && taken_out(values[row * channels + c])) {
+      ++row;
+    }
+    values[c] = row < rows ? values[row * channels + c] : 0.0F;
+  }
+  for (size_t i = channels; i < rows * channels; ++i) {
+    if (taken_out(values[i])) {
+      values[i] = values[i - channels];
+    }
+  }
+}
+
 // Where the rows of one part go.
 struct RowsOut {
   const RowsKernels& kernels;
@@ -274,9 +296,11 @@ struct FrameCodec::Impl {
   [[nodiscard]] bool lossy() const {
     return selector != nullptr || parts[0].lossy() || parts[1].lossy();
   }
-  [[nodiscard]] bool lossy(FrameParts held) const {
-    return (Has(held, kv::KvPart::kKey) && parts[0].lossy()) ||
-           (Has(held, kv::KvPart::kValue) && parts[1].lossy());
+  // Of a frame with these parts, from whose slots some are dropped or none.
+  [[nodiscard]] Fidelity FidelityOf(FrameParts held, bool drops) const {
+    const bool approximates = (Has(held, kv::KvPart::kKey) && parts[0].lossy()) ||
+                              (Has(held, kv::KvPart::kValue) && parts[1].lossy());
+    return drops ? Fidelity::kMasked : approximates ? Fidelity::kLossy : Fidelity::kExact;
   }
 
   // Kept ranges of every head of the frame.
@@ -426,12 +450,8 @@ Result<void> FrameCodec::Impl::EncodePart(const KvRows& rows, kv::KvPart which,
           to += n;
         }
       }
-      if (!workspace.exceptions.empty()) {
-        for (size_t i = 0; i < tile.size(); ++i) {
-          if (!(std::fabs(tile.values[i]) <= limit)) {
-            tile.values[i] = 0;
-          }
-        }
+      for (int32_t h = 0; h < tile.heads && !workspace.exceptions.empty(); ++h) {
+        ReplaceTakenOut(tile.Head(h).data(), static_cast<size_t>(num_rows), dim, limit);
       }
       const TileContext context = Context(rows.layer, which, group, rows.prompt_tokens, workspace);
       const Result<void> done = EncodeGroup(context, staged, workspace, writer);
@@ -642,20 +662,31 @@ Result<void> FrameCodec::Impl::DecodePart(const FrameHeader& header, kv::KvPart 
     return Err(ErrorCode::kCorrupt, "%llu exceptions among %zu values",
                static_cast<unsigned long long>(exceptions), values);
   }
+  std::vector<const std::vector<TokenRange>*> kept_of_head(static_cast<size_t>(header.num_heads));
+  for (const Group& group : groups) {
+    for (const int32_t head : group.heads) {
+      kept_of_head[static_cast<size_t>(head)] = &group.kept;
+    }
+  }
+  const auto is_kept = [&](size_t index) {
+    const auto position = header.first_token + static_cast<int32_t>(index % values_a_head / dim);
+    const std::vector<TokenRange>& kept = *kept_of_head[index / values_a_head];
+    const auto after =
+        std::upper_bound(kept.begin(), kept.end(), position,
+                         [](int32_t at, const TokenRange& range) { return at < range.first; });
+    return after != kept.begin() && position < (after - 1)->end;
+  };
   std::vector<std::pair<size_t, Bf16>> put_back;
   put_back.reserve(exceptions);
   size_t next = 0;
   for (uint64_t i = 0; i < exceptions; ++i) {
     KVIK_ASSIGN(const uint64_t gap, reader.Varint());
     KVIK_ASSIGN(const uint16_t bits, reader.U16());
-    if (gap >= values - next) {
-      return Err(ErrorCode::kCorrupt, "an exception lies outside the frame");
+    if (gap >= values - next || !is_kept(next + gap)) {
+      return Err(ErrorCode::kCorrupt, "an exception lies outside what the frame keeps");
     }
     next += gap;
     put_back.emplace_back(next++, Bf16{bits});
-    if (next == values && i + 1 < exceptions) {
-      return Err(ErrorCode::kCorrupt, "an exception lies outside the frame");
-    }
   }
   for (const Group& group : groups) {
     if (group.kept.empty()) {
@@ -739,10 +770,9 @@ Result<size_t> FrameCodec::Encode(const KvRows& rows, FrameParts parts, Workspac
     return Err(ErrorCode::kInvalidInput, "the rows of a part that the frame holds are missing");
   }
   std::vector<std::vector<TokenRange>> kept = impl_->Kept(rows);
-  const bool masks =
-      impl_->selector != nullptr && std::any_of(kept.begin(), kept.end(), [&](const auto& ranges) {
-        return TokensIn(ranges) != static_cast<size_t>(rows.num_tokens);
-      });
+  const bool drops = std::any_of(kept.begin(), kept.end(), [&](const auto& ranges) {
+    return TokensIn(ranges) != static_cast<size_t>(rows.num_tokens);
+  });
   FrameHeader header;
   header.model_fingerprint = model.fingerprint;
   header.profile_hash = impl_->profile_hash;
@@ -754,9 +784,7 @@ Result<size_t> FrameCodec::Encode(const KvRows& rows, FrameParts parts, Workspac
   header.prompt_tokens = rows.prompt_tokens;
   header.num_heads = model.num_kv_heads;
   header.head_dim = model.head_dim;
-  header.fidelity = masks                 ? Fidelity::kMasked
-                    : impl_->lossy(parts) ? Fidelity::kLossy
-                                          : Fidelity::kExact;
+  header.fidelity = impl_->FidelityOf(parts, drops);
   const size_t first_byte = out.size();
   AppendHeader(header, out);
   if (impl_->selector != nullptr) {
@@ -822,6 +850,14 @@ Result<DecodedFrame> FrameCodec::Decode(std::span<const std::byte> bytes, Worksp
   }
   ByteReader reader(bytes.subspan(header.header_bytes, header.payload_bytes));
   KVIK_ASSIGN(const std::vector<Group> groups, impl_->ReadGroups(header, reader));
+  const bool drops = std::any_of(groups.begin(), groups.end(), [&](const Group& group) {
+    return TokensIn(group.kept) != static_cast<size_t>(header.num_tokens);
+  });
+  if (header.fidelity != impl_->FidelityOf(header.parts, drops)) {
+    return Err(ErrorCode::kCorrupt, "a frame that %s slots of a %s pipeline says fidelity %u",
+               drops ? "drops" : "keeps all", impl_->lossy() ? "lossy" : "lossless",
+               static_cast<unsigned>(header.fidelity));
+  }
   for (const kv::KvPart which : {kv::KvPart::kKey, kv::KvPart::kValue}) {
     if (Has(header.parts, which)) {
       KVIK_TRY(impl_->DecodePart(header, which, groups, workspace, reader, out));

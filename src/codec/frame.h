@@ -8,9 +8,10 @@
 // prose twin of this header.
 //
 // Values that would spoil their neighbours (not finite, or above kLargestValue) are taken out
-// before the first stage, stored as they are, and put back by the decoder. When a tile cannot be
-// represented by the pipeline at all (a scale overflows, too many such values), or not in fewer
-// bytes, its bf16 bits are stored as they are. Nothing is ever approximated silently.
+// before the first stage, stored as they are, and put back by the decoder; in between a value of
+// the same channel stands in their place. When a tile cannot be represented by the pipeline at all
+// (a scale overflows, too many such values), or not in fewer bytes, its bf16 bits are stored as
+// they are. Nothing is ever approximated silently.
 #pragma once
 
 #include <cstddef>

@@ -103,22 +103,21 @@ TEST(Frame, PartsMayTravelApartAndMeetAgain) {
 
 TEST(Frame, ARangeOfALongerTensorIsTheSameFrame) {
   const ModelFacts model = MadeModel(2, 3, 64);
-  const auto codec = MakeCodec(model, kExact);
+  const auto codec = MakeCodec(model, "selfcenter -> uniform(levels=8) -> rans");
   const MadeRows made(model, 0, 0, 100, 3);
   KvRows range = made.rows;
   range.first_token = 32;
   range.num_tokens = 16;
   range.keys += size_t{32} * 64;
   range.values += size_t{32} * 64;
-  const auto bytes = EncodeAll(*codec, range);
-  DecodedRows decoded(model, range);
-  Workspace workspace;
-  ASSERT_TRUE(codec->Decode(bytes, workspace, decoded.out));
+  MadeRows copy(model, 0, 32, 16, 1);  // the same rows on their own
+  copy.rows.prompt_tokens = range.prompt_tokens;
   for (size_t head = 0; head < 3; ++head) {
-    EXPECT_TRUE(std::equal(decoded.keys.begin() + static_cast<ptrdiff_t>(head * 16 * 64),
-                           decoded.keys.begin() + static_cast<ptrdiff_t>((head + 1) * 16 * 64),
-                           range.keys + head * range.head_stride));
+    std::copy_n(range.keys + head * range.head_stride, 16 * 64, copy.keys.data() + head * 16 * 64);
+    std::copy_n(range.values + head * range.head_stride, 16 * 64,
+                copy.values.data() + head * 16 * 64);
   }
+  EXPECT_EQ(EncodeAll(*codec, range), EncodeAll(*codec, copy.rows));
 }
 
 TEST(Frame, ConcatenatedFramesAreReadOneByOneInAnyOrder) {
@@ -191,9 +190,53 @@ TEST(Frame, LiesUnderAValidCrcAreRefused) {
   EXPECT_NE(with(50, uint16_t{63}).find("do not lie in the model"), std::string::npos);
   EXPECT_NE(with(52, uint8_t{0}).find("parts 0"), std::string::npos);
   EXPECT_NE(with(53, uint8_t{9}).find("fidelity 9"), std::string::npos);
+  EXPECT_NE(with(53, uint8_t{1}).find("says fidelity 1"), std::string::npos);
+  EXPECT_NE(with(53, uint8_t{2}).find("says fidelity 2"), std::string::npos);
   EXPECT_NE(with(54, uint8_t{1}).find("layout 1"), std::string::npos);
   EXPECT_NE(with(55, uint8_t{1}).find("reserved 1"), std::string::npos);
   EXPECT_NE(with(56, uint8_t{7}).find("a part of form 7"), std::string::npos);
+}
+
+TEST(Frame, LiesAboutWhatIsKeptAreRefused) {
+  // Head 0 keeps tokens 0 and 3 of four, head 1 all of them.
+  const ModelFacts model = MadeModel(1, 2, 64);
+  const auto pipeline =
+      PipelineSpec::Parse("keep(sinks=1,recent=1,streaming=0.5) -> uniform(levels=16) -> pack");
+  ASSERT_TRUE(pipeline);
+  auto side = std::make_shared<SideInfo>();
+  ASSERT_TRUE(side->Add("scores/attention", {1, 2}, std::vector<float>{0, 1}));
+  const auto codec = FrameCodec::Create(*pipeline, model, side, Isa::kScalar);
+  ASSERT_TRUE(codec) << codec.error().message;
+  MadeRows made(model, 0, 0, 4, 3);
+  made.keys[3 * 64 + 5] = Bf16{0x7FC0};  // an exception at a kept slot of head 0
+  const auto bytes = EncodeAll(**codec, made.rows);
+  Workspace workspace;
+  DecodedRows decoded(model, made.rows);
+  const auto frame = (*codec)->Decode(bytes, workspace, decoded.out);
+  ASSERT_TRUE(frame) << frame.error().message;
+  EXPECT_EQ(frame->header.fidelity, Fidelity::kMasked);
+  EXPECT_EQ(frame->dropped, (std::vector<DroppedRange>{{0, 1, 3}}));
+  EXPECT_EQ(decoded.keys[3 * 64 + 5].bits, 0x7FC0);
+  // 2 ranges (0 + 1, 2 + 1), 1 range (0 + 4), form, one exception, its gap of 197 in two bytes.
+  ASSERT_EQ(bytes[56 + 8], std::byte{0});
+  ASSERT_EQ(bytes[56 + 9], std::byte{1});
+  const auto with = [&](std::initializer_list<std::pair<size_t, uint8_t>> changes) {
+    std::vector<std::byte> lie = bytes;
+    for (const auto& [offset, value] : changes) {
+      lie[offset] = static_cast<std::byte>(value);
+    }
+    Reseal(lie);
+    const auto result = (*codec)->Decode(lie, workspace, decoded.out);
+    return result ? std::string("accepted") : result.error().message;
+  };
+  EXPECT_NE(with({{53, 1}}).find("says fidelity 1"), std::string::npos);
+  EXPECT_NE(with({{57, 3}}).find("a kept range leaves"), std::string::npos);  // gap
+  EXPECT_NE(with({{58, 4}}).find("a kept range leaves"), std::string::npos);  // length
+  EXPECT_NE(with({{59, 0}}).find("a kept range leaves"), std::string::npos);  // ranges touch
+  EXPECT_NE(with({{56, 5}}).find("keeps 5 ranges"), std::string::npos);
+  // The exception moves to token 1 or 2 of head 0, which are dropped.
+  EXPECT_NE(with({{66, 0x80 | 69}, {67, 0}}).find("shortest form"), std::string::npos);
+  EXPECT_NE(with({{66, 0x80 | 5}, {67, 1}}).find("what the frame keeps"), std::string::npos);
 }
 
 TEST(Frame, RandomBytesUnderAValidHeaderNeverHarm) {
