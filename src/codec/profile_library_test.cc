@@ -9,8 +9,11 @@
 #include <limits>
 #include <utility>
 
+#include "base/isa.h"
 #include "base/rng.h"
 #include "base/sha256.h"
+#include "codec/testing/made_kv.h"
+#include "codec/testing/made_side_info.h"
 
 namespace kvik::codec {
 namespace {
@@ -122,6 +125,70 @@ TEST(ProfileLibrary, WhatIsPrintedIsReadBack) {
   const auto side_file = ProfileLibrarySideFile(files.json);
   ASSERT_TRUE(side_file);
   EXPECT_EQ(*side_file, "side.f16");
+}
+
+// The tensors of `pipeline` in a model of 2 layers, with what is optional too: weights of ecsq and
+// tables of rans.
+std::shared_ptr<const SideInfo> AllSideInfo(const PipelineSpec& pipeline, const ModelFacts& model) {
+  auto side = testing::MadeSideInfo(pipeline, model, 3);
+  for (const kv::KvPart which : {kv::KvPart::kKey, kv::KvPart::kValue}) {
+    const PartSpec& part = pipeline.part(which);
+    const std::string quantizer = SideKey(part, which, part.transforms.size());
+    EXPECT_TRUE(side->Add(quantizer + "/weights", {2, 3}, std::vector<float>(6, 0.3F)));
+    std::vector<float> counts(24 * 16);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      counts[i] = static_cast<float>(1 << (i % 16 < 8 ? i % 16 : 15 - i % 16));
+    }
+    EXPECT_TRUE(side->Add(TablesKey(part, which), {24, 16}, counts));
+  }
+  return side;
+}
+
+TEST(ProfileLibrary, FramesDecodeWithALibraryThatWasJustRead) {
+  for (const char* const text :
+       {"k:prerope+center+klt|v:center+klt -> ecsq(d=0.5) -> rans",
+        "k:center+qklt(share=0.75)|v:affine(kind=full) -> ecsq(mode=self) -> rans",
+        "affine+hadamard -> uniform(levels=mix(0.5,16,6),scores=output) -> rans(tables=static)",
+        "keep(sinks=2,recent=4) -> uniform(levels=16) -> pack"}) {
+    SCOPED_TRACE(text);
+    const auto pipeline = PipelineSpec::Parse(text);
+    ASSERT_TRUE(pipeline) << pipeline.error().message;
+    ProfileLibrary library;
+    library.model = SmallModel();
+    library.side_info = AllSideInfo(*pipeline, library.model);
+    library.profiles.emplace_back();
+    library.profiles[0].name = "one";
+    library.profiles[0].pipeline = text;
+    ASSERT_TRUE(CompleteProfiles(library));
+    const auto writer =
+        FrameCodec::Create(*pipeline, library.model, library.side_info, Isa::kScalar);
+    ASSERT_TRUE(writer) << writer.error().message;
+    const testing::MadeRows made(library.model, 1, 0, 40, 9);
+    Workspace workspace;
+    std::vector<std::byte> bytes;
+    ASSERT_TRUE((*writer)->Encode(made.rows, FrameParts::kBoth, workspace, bytes));
+    testing::DecodedRows expected(library.model, made.rows);
+    const auto decoded = (*writer)->Decode(bytes, workspace, expected.out);
+    ASSERT_TRUE(decoded) << decoded.error().message;
+
+    const auto files = PrintProfileLibrary(library, "side.f16");
+    ASSERT_TRUE(files) << files.error().message;
+    const auto read = ParseProfileLibrary(files->json, files->side);
+    ASSERT_TRUE(read) << read.error().message;
+    const Profile* const profile = read->FindHash(decoded->header.profile_hash);
+    ASSERT_NE(profile, nullptr);
+    const auto reader = FrameCodec::Create(*PipelineSpec::Parse(profile->pipeline), read->model,
+                                           read->side_info, SupportedIsas().back());
+    ASSERT_TRUE(reader) << reader.error().message;
+    EXPECT_EQ((*reader)->profile_hash(), (*writer)->profile_hash());
+    testing::DecodedRows rows(library.model, made.rows);
+    Workspace fresh;
+    const auto again = (*reader)->Decode(bytes, fresh, rows.out);
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(again->dropped, decoded->dropped);
+    EXPECT_EQ(rows.keys, expected.keys);
+    EXPECT_EQ(rows.values, expected.values);
+  }
 }
 
 TEST(ProfileLibrary, AnEmptyLibraryIsOne) {
