@@ -22,8 +22,7 @@ const std::vector<Preset>& AllPresets() {
        "k:none|v:none -> k:uniform(levels=4,per=channel,group=32,recent=128)|"
        "v:uniform(levels=4,per=token,group=32,recent=128) -> pack",
        kChunk, false, "KIVI (Liu et al. 2024)",
-       "keys by channel, values by token, asymmetric, groups of 32, half-precision offset and "
-       "step, "
+       "keys by channel, values by token, asymmetric, groups of 32, half-precision bounds, "
        "the last 128 tokens in full",
        "the residual window is counted once for the prompt, since what follows it is decoded here "
        "and never quantized"},
@@ -36,9 +35,11 @@ const std::vector<Preset>& AllPresets() {
        "v:uniform(levels=thirds(32,16,16),mode=symmetric,per=token) -> rans(tables=adaptive)",
        kChunk, false, "CacheGen (Liu et al. 2024)",
        "differences to an anchor every 10 tokens, anchors in 8 bits, one range a token over all "
-       "heads, fewer bins in later layers, entropy coding; chunks of 1,536 tokens",
+       "heads, fewer bins in later layers (keys 32, 16, 12, values 32, 16), entropy coding; chunks "
+       "of 1,536 tokens",
        "rANS instead of an arithmetic coder, one table a layer and part instead of a channel: the "
-       "tables are counted here, and those of channels cost more than they save"},
+       "tables are counted here, and those of channels cost more than they save; all bins are "
+       "used, while its code leaves one out so that one stands for 0"},
       {"cachegen-2",
        "delta(group=10) -> k:uniform(levels=thirds(24,12,9),mode=symmetric,per=token)|"
        "v:uniform(levels=thirds(24,12,12),mode=symmetric,per=token) -> rans(tables=adaptive)",
@@ -54,7 +55,7 @@ const std::vector<Preset>& AllPresets() {
        "keys after their rotary turn and values rotated by a Hadamard matrix with random signs, "
        "4 bits by token, asymmetric, groups of 128 channels or a head if that is less",
        "weights and activations are not touched; the rotation is undone on decoding instead of "
-       "being folded into the queries"},
+       "being folded into the queries; ranges are not clipped"},
       {"affinequant-diagonal",
        "affine(kind=diagonal) -> uniform(levels=16,per=token,group=128) -> pack", 0, true,
        "AffineQuant (Ma et al. 2024)", "a calibrated scale a channel before 4 bits by token",
@@ -77,10 +78,9 @@ const std::vector<Preset>& AllPresets() {
       {"kvtc", "k:prerope+center+klt|v:center+klt -> ecsq -> zstd", 0, true,
        "KVTC (Staniszewski and Lancucki 2025)",
        "keys before their rotary turn, calibrated principal components, bits by what a component "
-       "is "
-       "worth, DEFLATE-like entropy coding, first tokens protected",
+       "is worth, a dictionary coder with entropy coding, first tokens protected",
        "one step for all components (reverse water-filling) instead of a dynamic program over "
-       "integer bits"},
+       "integer bits; first tokens get finer steps instead of staying raw, recent ones none"},
   };
   return kPresets;
 }
