@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "codec/side_info.h"
@@ -50,6 +51,15 @@ double ByLayer(const ArgValue& value, int32_t layer, int32_t num_layers) {
 }
 
 }  // namespace
+
+ParamSpec ScoresParam(std::string summary) {
+  return {.name = "scores",
+          .summary = std::move(summary),
+          .type = ParamSpec::Type::kWord,
+          .words = {"attention", "output"},
+          .default_value = ArgValue::Word("attention"),
+          .search = {ArgValue::Word("attention"), ArgValue::Word("output")}};
+}
 
 Result<Allocation> Allocation::Make(const ArgValue& value, bool integral, std::string_view scores,
                                     const StageSite& site) {

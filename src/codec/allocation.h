@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,10 @@
 #include "codec/stage_args.h"
 
 namespace kvik::codec {
+
+// The parameter `scores` of stages that rank heads, for their list: the calibrated tensor
+// "scores/<word>".
+ParamSpec ScoresParam(std::string summary);
 
 class Allocation {
  public:

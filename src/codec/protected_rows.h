@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
+#include "codec/stage_args.h"
 #include "codec/tile.h"
 
 namespace kvik::codec {
@@ -32,6 +34,28 @@ inline RowSplit SplitRows(const TileContext& context, int64_t sinks, int64_t rec
     }
   }
   return split;
+}
+
+// The parameters `sinks` and `recent` of a quantizer, for its list.
+inline ParamSpec ProtectedTokensParam(const char* name, const char* summary, double default_value,
+                                      std::initializer_list<double> search) {
+  ParamSpec param{.name = name,
+                  .summary = summary,
+                  .type = ParamSpec::Type::kInteger,
+                  .min = 0,
+                  .max = 65536,
+                  .default_value = ArgValue::Number(default_value)};
+  for (const double tokens : search) {
+    param.search.push_back(ArgValue::Number(tokens));
+  }
+  return param;
+}
+inline ParamSpec SinksParam(double default_value) {
+  return ProtectedTokensParam("sinks", "first positions of the context that are protected",
+                              default_value, {0, 4});
+}
+inline ParamSpec RecentParam(std::initializer_list<double> search) {
+  return ProtectedTokensParam("recent", "last tokens of the prompt that are protected", 0, search);
 }
 
 }  // namespace kvik::codec

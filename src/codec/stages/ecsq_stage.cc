@@ -651,21 +651,8 @@ const StageModule& EcsqStage() {
          .words = {"calibrated", "self"},
          .default_value = ArgValue::Word("calibrated"),
          .search = {ArgValue::Word("calibrated"), ArgValue::Word("self")}},
-        {.name = "sinks",
-         .summary = "first positions of the context that are protected",
-         .type = ParamSpec::Type::kInteger,
-         .min = 0,
-         .max = 65536,
-         .default_value = ArgValue::Number(4),
-         .search = {ArgValue::Number(0), ArgValue::Number(4)}},
-        {.name = "recent",
-         .summary = "last tokens of the prompt that are protected",
-         .type = ParamSpec::Type::kInteger,
-         .min = 0,
-         .max = 65536,
-         .default_value = ArgValue::Number(0),
-         .search = {ArgValue::Number(0), ArgValue::Number(32), ArgValue::Number(64),
-                    ArgValue::Number(128)}},
+        SinksParam(4),
+        RecentParam({0, 32, 64, 128}),
         {.name = "protect",
          .summary = "how much finer the steps of protected tokens are",
          .type = ParamSpec::Type::kReal,
@@ -673,12 +660,7 @@ const StageModule& EcsqStage() {
          .max = 64,
          .default_value = ArgValue::Number(4),
          .search = {ArgValue::Number(2), ArgValue::Number(4), ArgValue::Number(8)}},
-        {.name = "scores",
-         .summary = "the calibrated scores of heads that mix goes by",
-         .type = ParamSpec::Type::kWord,
-         .words = {"attention", "output"},
-         .default_value = ArgValue::Word("attention"),
-         .search = {ArgValue::Word("attention"), ArgValue::Word("output")}}};
+        ScoresParam("the calibrated scores of heads that mix goes by")};
     module.make_quantizer = Make;
     module.needs = {"/sigma"};
     return module;

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "codec/allocation.h"
 #include "codec/side_info.h"
 #include "codec/stage.h"
 #include "codec/stages/calibrated.h"
@@ -107,16 +108,9 @@ const StageModule& KeepStage() {
     for (const double share : {0.5, 0.25, 0.6, 0.7, 0.8, 0.9}) {
       streaming.search.push_back(ArgValue::Number(share));
     }
-    ParamSpec scores;
-    scores.name = "scores";
-    scores.summary = "what heads are ranked by";
-    scores.type = ParamSpec::Type::kWord;
-    scores.words = {"attention", "output"};
-    scores.default_value = ArgValue::Word("attention");
-    scores.search = {ArgValue::Word("attention"), ArgValue::Word("output")};
     module.params = {Tokens("sinks", "first tokens that every head keeps", 64),
                      Tokens("recent", "last tokens of the prompt that every head keeps", 256),
-                     streaming, scores};
+                     streaming, ScoresParam("what heads are ranked by")};
     module.make_selector = Make;
     return module;
   }();

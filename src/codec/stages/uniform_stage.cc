@@ -349,20 +349,8 @@ const StageModule& UniformStage() {
                       .search = {ArgValue::Word("asymmetric"), ArgValue::Word("symmetric")}},
                      RangeGrouping::PerParam("token"),
                      RangeGrouping::GroupParam(),
-                     {.name = "sinks",
-                      .summary = "first positions of the context that are protected",
-                      .type = ParamSpec::Type::kInteger,
-                      .min = 0,
-                      .max = 65536,
-                      .default_value = ArgValue::Number(0),
-                      .search = {ArgValue::Number(0), ArgValue::Number(4)}},
-                     {.name = "recent",
-                      .summary = "last tokens of the prompt that are protected",
-                      .type = ParamSpec::Type::kInteger,
-                      .min = 0,
-                      .max = 65536,
-                      .default_value = ArgValue::Number(0),
-                      .search = {ArgValue::Number(0), ArgValue::Number(64), ArgValue::Number(128)}},
+                     SinksParam(0),
+                     RecentParam({0, 64, 128}),
                      {.name = "protect",
                       .summary = "levels of protected tokens; 0: they stay bf16",
                       .type = ParamSpec::Type::kInteger,
@@ -370,12 +358,7 @@ const StageModule& UniformStage() {
                       .max = 256,
                       .default_value = ArgValue::Number(0),
                       .search = {ArgValue::Number(0), ArgValue::Number(64)}},
-                     {.name = "scores",
-                      .summary = "the calibrated scores of heads that mix goes by",
-                      .type = ParamSpec::Type::kWord,
-                      .words = {"attention", "output"},
-                      .default_value = ArgValue::Word("attention"),
-                      .search = {ArgValue::Word("attention"), ArgValue::Word("output")}}};
+                     ScoresParam("the calibrated scores of heads that mix goes by")};
     module.make_quantizer = Make;
     module.refuse = Refuse;
     return module;
