@@ -83,6 +83,7 @@ Candidate MakeCandidate(const std::string& name, const codec::PipelineSpec& pipe
                         std::shared_ptr<const codec::SideInfo> side_info, const Loaded& loaded,
                         int32_t frame_tokens) {
   Candidate candidate{.name = name, .pipeline = pipeline.ToString(), .frame_tokens = frame_tokens};
+  const bool no_library = side_info == nullptr;
   Result<std::unique_ptr<codec::FrameCodec>> made = codec::FrameCodec::Create(
       pipeline, eval::ModelFactsOf(*loaded.model), std::move(side_info), loaded.isa);
   if (made) {
@@ -91,6 +92,9 @@ Candidate MakeCandidate(const std::string& name, const codec::PipelineSpec& pipe
                                                          loaded.pool->num_threads());
   } else {
     candidate.error = made.error();
+    const bool needs_library = no_library && made.error().code == ErrorCode::kUnsupported;
+    candidate.error.message +=
+        needs_library ? "; kvik calibrate makes it, --profiles names it" : "";
   }
   return candidate;
 }

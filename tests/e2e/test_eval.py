@@ -87,7 +87,7 @@ def test_threads_change_nothing_and_the_table_is_readable(data):
 @pytest.mark.parametrize("args, words", [
     (["--pipeline", "nothing"], ["nothing", "presets"]),
     (["--pipeline", "none -> uniform(levels=1) -> pack"], ["levels"]),
-    (["--pipeline", "kvtc"], ["kvtc", "calibrated tensor"]),
+    (["--pipeline", "kvtc"], ["kvtc", "center/k/prerope", "--profiles"]),
     ([], ["--pipeline", "--profiles"]),
     (["--pipeline", "lossless", "--profile", "x"], ["x", "--profiles"]),
     (["--pipeline", "lossless", "--cell", "poetry:1K"], ["poetry"]),
