@@ -306,13 +306,15 @@ Result<void> Evaluation::RunCell(const eval::CellPrompts& prompts) {
   KVIK_ASSIGN(const std::unique_ptr<Cell> cell, OpenCell(prompts));
   const int64_t most = static_cast<int64_t>(prompts.size()) * options_.continuation_tokens;
   const int64_t total = options_.positions > 0 ? std::min(options_.positions, most) : most;
+  // The last prompt of each pipeline may go beyond what was asked for.
+  const uint64_t all = static_cast<uint64_t>(total) * coders_.size();
   Progress progress(clock_,
                     {.label = eval::CellName(prompts.cell()),
-                     .total = static_cast<uint64_t>(total) * coders_.size(),
+                     .total = all,
                      .unit = Progress::Unit::kCount,
                      .mode = options_.quiet ? Progress::Mode::kQuiet : Progress::Mode::kAuto});
   cell->run.on_progress = [&](int64_t positions) {
-    progress.Update(static_cast<uint64_t>(positions));
+    progress.Update(std::min(static_cast<uint64_t>(positions), all));
   };
   KVIK_ASSIGN(eval::CellRunResult result, cell->run.Run(coders_));
   progress.Finish();
