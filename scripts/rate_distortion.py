@@ -7,7 +7,7 @@ repository, on every workload and length.
                                                                       [--positions 8192] [--long-positions 2048]
                                                                       [--continuation 128] [--wrap COMMAND]
 
-Says first how long it will take. Everything measured is kept in RESULTS (raw KV, a log of results, JSON a group of
+Calibrates what the presets need, then says how long it will take. Everything measured is kept in RESULTS (raw KV, a log of results, JSON a group of
 cells), so the command can be stopped and repeated. At the end DOCS/rate-distortion.md and the plots in DOCS/img are
 written from all groups there are."""
 import argparse
@@ -59,8 +59,9 @@ class Group:
         if self.library is not None:
             presets += CALIBRATED_PRESETS
             argv += ["--profiles", self.library]
-            for name in profile_names(self.library):
-                argv += ["--profile", name]
+            for name, _, _ in profiles_of(self.library):
+                if name not in presets:
+                    argv += ["--profile", name]
         return [str(a) for a in [*argv, "--pipeline", ",".join(presets), *more]]
 
     def plan_seconds(self):
@@ -84,8 +85,34 @@ class Group:
         return json.loads(self.file.read_text())["results"] if self.file.exists() else []
 
 
-def profile_names(library):
-    return [profile["name"] for profile in json.loads((library / "library.json").read_text())["profiles"]]
+def profiles_of(library):
+    """[(name, pipeline, hash)] of a library."""
+    document = json.loads((library / "library.json").read_text())
+    return [(profile["name"], profile["pipeline"], profile["hash"]) for profile in document["profiles"]]
+
+
+def bench_library(options, model, path, shipped):
+    """The profiles of this repository and the calibrated presets, from the same texts, in one library: what the presets
+    need is too large to be shipped. Made once; None without a shipped library."""
+    if not (shipped / "library.json").exists():
+        print(f"rate-distortion: no profile library in {shipped}: calibrated pipelines are left out", file=sys.stderr)
+        return None
+    ours = [profile for profile in profiles_of(shipped) if profile[0] not in PRESETS]
+    folder = pathlib.Path(options.results) / "libraries" / model.lower()
+    if not (folder / "library.json").exists():
+        if options.report_only:
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [f"{name} = {pipeline}" for name, pipeline, _ in ours] + [f"{name} = {name}" for name in CALIBRATED_PRESETS]
+        (folder / "profiles.txt").write_text("\n".join(lines) + "\n")
+        texts = sorted((ROOT / "data" / "calibration").glob("*.txt"))
+        print(f"rate-distortion: calibrating for {model}", file=sys.stderr)
+        argv = [KVIK, "calibrate", "--model", path, "--texts", *texts, "--profiles", folder / "profiles.txt", "--out", folder]
+        subprocess.run([str(a) for a in argv], check=True, stdout=subprocess.DEVNULL)
+    made = {name: profile_hash for name, _, profile_hash in profiles_of(folder)}
+    if any(made.get(name) != profile_hash for name, _, profile_hash in ours):
+        print(f"rate-distortion: note: {folder} is calibrated otherwise than {shipped} (other arithmetic?)", file=sys.stderr)
+    return folder
 
 
 def find_model(name):
@@ -102,13 +129,12 @@ def groups(options):
         if path is None:
             print(f"rate-distortion: {file} not found (KVIK_MODELS), left out", file=sys.stderr)
             continue
-        if not (library / "library.json").exists():
-            print(f"rate-distortion: no profile library in {library}: calibrated pipelines are left out", file=sys.stderr)
-            library = None
-        for name, cells, is_long in GROUPS:
-            group = Group(options, model, path, library, name, cells, is_long)
-            if re.search(options.only, f"{model}/{name}"):
-                yield group
+        chosen = [group for group in GROUPS if re.search(options.only, f"{model}/{group[0]}")]
+        if not chosen:
+            continue
+        library = bench_library(options, model, path, library)
+        for name, cells, is_long in chosen:
+            yield Group(options, model, path, library, name, cells, is_long)
 
 
 def is_ours(row):
@@ -239,7 +265,7 @@ def main():
     parser.add_argument("--report-only", action="store_true", help="write the documents from what there is")
     options = parser.parse_args()
     options.data = os.environ.get("KVIK_EVAL_DATA", "")
-    if not options.report_only and not pathlib.Path(options.data).is_dir():
+    if not options.report_only and not (options.data and pathlib.Path(options.data).is_dir()):
         raise SystemExit("rate-distortion: set KVIK_EVAL_DATA to a folder of *.jsonl (docs/bench.md says of what shape)")
     pathlib.Path(options.docs, "img").mkdir(parents=True, exist_ok=True)
     chosen = list(groups(options))
@@ -253,7 +279,7 @@ def main():
             print(f"  {group.model}/{group.name}: {duration(seconds)}", file=sys.stderr)
         for group, _ in plans:
             group.run()
-    options.only = ""
+    options.only, options.report_only = "", True
     report(options, list(groups(options)))
 
 
