@@ -43,6 +43,14 @@ Sha256Digest Sha256Of(std::span<const std::byte> bytes) {
   return hash.Finish();
 }
 
+uint64_t ShortHash(const Sha256Digest& digest) {
+  uint64_t hash = 0;
+  for (size_t i = 8; i-- > 0;) {
+    hash = hash << 8 | digest[i];
+  }
+  return hash;
+}
+
 std::string ToHex(const Sha256Digest& digest) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string hex;

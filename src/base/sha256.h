@@ -31,6 +31,8 @@ class Sha256 {
 };
 
 [[nodiscard]] Sha256Digest Sha256Of(std::span<const std::byte> bytes);
+// The first 8 bytes as a little-endian number: an identity where 64 bits are enough.
+[[nodiscard]] uint64_t ShortHash(const Sha256Digest& digest);
 // Lower-case hexadecimal, 64 characters.
 [[nodiscard]] std::string ToHex(const Sha256Digest& digest);
 

@@ -28,5 +28,13 @@ TEST(Sha256, PiecesEqualTheWholeAndFinishStartsOver) {
   EXPECT_EQ(hash.Finish(), Sha256Of({}));
 }
 
+TEST(Sha256, TheShortHashIsTheFirstEightBytesFromTheLeast) {
+  Sha256Digest digest = {};
+  for (size_t i = 0; i < digest.size(); ++i) {
+    digest[i] = static_cast<uint8_t>(i + 1);
+  }
+  EXPECT_EQ(ShortHash(digest), 0x0807060504030201U);
+}
+
 }  // namespace
 }  // namespace kvik

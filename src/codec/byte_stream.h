@@ -18,6 +18,14 @@ namespace kvik::codec {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
+// The number at `offset`, of any alignment. REQUIRES: it lies within `bytes`.
+template <typename T>
+T LoadAt(std::span<const std::byte> bytes, size_t offset) {
+  T v;
+  std::memcpy(&v, bytes.data() + offset, sizeof(T));
+  return v;
+}
+
 // Appends to a buffer that it borrows.
 class ByteWriter {
  public:

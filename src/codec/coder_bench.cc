@@ -35,6 +35,12 @@ struct Source {
   bool uniform = false;
 };
 
+// Standard normal.
+double Normal(Rng& rng) {
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - rng.Uniform()));
+  return radius * std::cos(6.283185307179586 * rng.Uniform());
+}
+
 void Fill(const Source& source, uint64_t seed, std::vector<uint8_t>& symbols) {
   Rng rng(seed);
   for (auto& symbol : symbols) {
@@ -42,8 +48,7 @@ void Fill(const Source& source, uint64_t seed, std::vector<uint8_t>& symbols) {
       symbol = static_cast<uint8_t>(rng.Below(static_cast<uint64_t>(source.alphabet)));
       continue;
     }
-    const double radius = std::sqrt(-2.0 * std::log(1.0 - rng.Uniform()));
-    const double x = radius * std::cos(6.283185307179586 * rng.Uniform());
+    const double x = Normal(rng);
     symbol = static_cast<uint8_t>(std::clamp(std::floor(0.5 * source.alphabet + source.sigma * x),
                                              0.0, source.alphabet - 1.0));
   }
@@ -53,8 +58,7 @@ void Fill(const Source& source, uint64_t seed, std::vector<uint8_t>& symbols) {
 void FillExponents(uint64_t seed, std::vector<uint8_t>& symbols) {
   Rng rng(seed);
   for (auto& symbol : symbols) {
-    const double radius = std::sqrt(-2.0 * std::log(1.0 - rng.Uniform()));
-    const double x = radius * std::cos(6.283185307179586 * rng.Uniform());
+    const double x = Normal(rng);
     symbol =
         static_cast<uint8_t>(std::clamp(127 + std::ilogb(std::max(std::abs(x), 1e-30)), 0, 255));
   }

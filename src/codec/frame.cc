@@ -43,13 +43,6 @@ constexpr uint8_t kStored = 1;
 constexpr size_t kExceptionShare = 64;  // more than one value in so many: the part is stored
 constexpr size_t kMaxSideBytes = size_t{1} << 30;
 
-template <typename T>
-T LoadAt(std::span<const std::byte> bytes, size_t offset) {
-  T v;
-  std::memcpy(&v, bytes.data() + offset, sizeof(T));
-  return v;
-}
-
 void AppendHeader(const FrameHeader& header, std::vector<std::byte>& out) {
   ByteWriter writer(out);
   writer.U32(kMagic | static_cast<uint32_t>(kFrameVersion) << 24);
@@ -208,10 +201,7 @@ uint64_t HashProfile(const PipelineSpec& pipeline, const SideInfo* side_info) {
       sha.Update(std::as_bytes(std::span(tensor.values)));
     }
   }
-  const Sha256Digest digest = sha.Finish();
-  uint64_t hash = 0;
-  std::memcpy(&hash, digest.data(), sizeof(hash));
-  return hash;
+  return ShortHash(sha.Finish());
 }
 
 }  // namespace
@@ -517,8 +507,8 @@ Result<std::vector<Group>> FrameCodec::Impl::ReadGroups(const FrameHeader& heade
 class FrameCodec::Impl::FinishedRows final : public RowTarget {
  public:
   FinishedRows(const TileContext& context, const StagedPart& part, Workspace& workspace,
-               const RowsOut& out)
-      : context_(context), part_(part), workspace_(workspace), out_(out) {}
+               const RowsOut& out, int32_t channels)
+      : context_(context), part_(part), workspace_(workspace), out_(out), channels_(channels) {}
 
   float* Room(int32_t /*head*/, int32_t /*first_row*/, int32_t n) override {
     Tile& run = workspace_.tile;
@@ -539,14 +529,12 @@ class FrameCodec::Impl::FinishedRows final : public RowTarget {
     return {};
   }
 
-  void set_channels(int32_t channels) { channels_ = channels; }
-
  private:
   const TileContext& context_;
   const StagedPart& part_;
   Workspace& workspace_;
   const RowsOut& out_;
-  int32_t channels_ = 0;
+  int32_t channels_;  // of the rows that the quantizer gives
 };
 
 Result<void> FrameCodec::Impl::DecodeGroup(TileContext context, const StagedPart& part,
@@ -594,8 +582,7 @@ Result<void> FrameCodec::Impl::DecodeGroup(TileContext context, const StagedPart
     return {};
   };
   if (by_rows) {
-    FinishedRows rows(first_context, part, workspace, out);
-    rows.set_channels(shape.channels);
+    FinishedRows rows(first_context, part, workspace, out, shape.channels);
     KVIK_TRY(part.quantizer->DequantizeRuns(context, workspace.planes, side, shape, rows));
     return finish_quantizer();
   }

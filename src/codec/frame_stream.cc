@@ -22,13 +22,6 @@ void Seal(std::vector<std::byte>& out, size_t first_byte) {
   std::memcpy(out.data() + first_byte + 4, &crc, sizeof(crc));
 }
 
-template <typename T>
-T LoadAt(std::span<const std::byte> bytes, size_t offset) {
-  T v;
-  std::memcpy(&v, bytes.data() + offset, sizeof(T));
-  return v;
-}
-
 // kCorrupt unless `bytes` start with this magic, in this build's version.
 Result<void> CheckMagic(std::span<const std::byte> bytes, uint32_t magic, const char* what) {
   const auto found = LoadAt<uint32_t>(bytes, 0);

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -350,10 +349,7 @@ std::string PipelineSpec::ToString() const {
 
 uint64_t PipelineSpec::Hash() const {
   const std::string text = ToString();
-  const Sha256Digest digest = Sha256Of(std::as_bytes(std::span(text)));
-  uint64_t hash = 0;
-  std::memcpy(&hash, digest.data(), sizeof(hash));
-  return hash;
+  return ShortHash(Sha256Of(std::as_bytes(std::span(text))));
 }
 
 namespace {

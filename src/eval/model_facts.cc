@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/model_facts.h"
 
-#include <cstring>
 #include <span>
 
 #include "base/sha256.h"
@@ -14,8 +13,7 @@ codec::ModelFacts ModelFactsOf(const model::Model& model) {
   const model::RopeTable rope(config.rope, config.head_dim);
   codec::ModelFacts facts;
   facts.name = config.name.empty() ? config.architecture : config.name;
-  const Sha256Digest digest = Sha256Of(std::as_bytes(std::span(model.numerics_tag())));
-  std::memcpy(&facts.fingerprint, digest.data(), sizeof facts.fingerprint);
+  facts.fingerprint = ShortHash(Sha256Of(std::as_bytes(std::span(model.numerics_tag()))));
   facts.num_layers = config.num_layers;
   facts.num_kv_heads = config.num_kv_heads;
   facts.head_dim = config.head_dim;
