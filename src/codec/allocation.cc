@@ -18,11 +18,7 @@ namespace {
 Result<std::vector<double>> ByScore(const ArgValue& value, std::string_view scores,
                                     const StageSite& site) {
   const std::array<int32_t, 2> shape = {site.model->num_layers, site.model->num_kv_heads};
-  if (site.side_info == nullptr) {
-    return Err(ErrorCode::kUnsupported, "mix needs the calibrated tensor \"%s\"",
-               std::string(scores).c_str());
-  }
-  KVIK_ASSIGN(const SideTensor* const tensor, site.side_info->Need(scores, shape));
+  KVIK_ASSIGN(const SideTensor* const tensor, site.Need(scores, shape));
   std::vector<size_t> order(tensor->values.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),

@@ -149,7 +149,6 @@ void Measure(const PipelineSpec& pipeline, const ModelFacts& model, const Set& s
     site.channels = kDim;
     TileContext context;
     context.model = &model;
-    context.side_info = &side_info;
     context.isa = isa;
     context.part = which;
     context.heads = heads;
@@ -413,7 +412,6 @@ class Bench {
     site.channels = kDim;
     TileContext context;
     context.model = &model_;
-    context.side_info = owner->side_info.get();
     context.isa = isa_;
     context.part = kv::KvPart::kValue;
     context.heads = owner->heads;

@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -154,11 +155,12 @@ struct StagedPart {
 };
 
 Result<StagedPart> MakePart(const PartSpec& spec, kv::KvPart which, const ModelFacts& model,
-                            const SideInfo* side_info) {
+                            const SideInfo* side_info, std::set<std::string, std::less<>>& used) {
   StagedPart part;
   StageSite site;
   site.model = &model;
   site.side_info = side_info;
+  site.used = &used;
   site.part = which;
   site.channels = model.head_dim;
   for (size_t i = 0; i < spec.transforms.size(); ++i) {
@@ -175,31 +177,17 @@ Result<StagedPart> MakePart(const PartSpec& spec, kv::KvPart which, const ModelF
   return part;
 }
 
-// Pipeline and every calibrated tensor that a stage of it may look up: those under its keys.
-uint64_t HashProfile(const PipelineSpec& pipeline, const SideInfo* side_info) {
+// Over a pipeline and the calibrated tensors that its stages looked up.
+uint64_t HashProfile(const PipelineSpec& pipeline, const SideInfo* side_info,
+                     const std::set<std::string, std::less<>>& used) {
   Sha256 sha;
   const std::string text = pipeline.ToString();
   sha.Update(std::as_bytes(std::span(text)));
-  if (side_info != nullptr) {
-    std::vector<std::string> keys = {"scores"};
-    for (const kv::KvPart which : {kv::KvPart::kKey, kv::KvPart::kValue}) {
-      const PartSpec& part = pipeline.part(which);
-      for (size_t i = 0; i <= part.transforms.size(); ++i) {
-        keys.push_back(SideKey(part, which, i));
-      }
-      keys.push_back(TablesKey(part, which));
-    }
-    for (const auto& [name, tensor] : side_info->tensors()) {
-      const bool used = std::any_of(keys.begin(), keys.end(), [&name = name](const auto& key) {
-        return name == key || name.starts_with(key + "/");
-      });
-      if (!used) {
-        continue;
-      }
-      sha.Update(std::as_bytes(std::span(name)));
-      sha.Update(std::as_bytes(std::span(tensor.shape)));
-      sha.Update(std::as_bytes(std::span(tensor.values)));
-    }
+  for (const std::string& name : used) {
+    const SideTensor& tensor = *side_info->Find(name);
+    sha.Update(std::as_bytes(std::span(name)));
+    sha.Update(std::as_bytes(std::span(tensor.shape)));
+    sha.Update(std::as_bytes(std::span(tensor.values)));
   }
   return ShortHash(sha.Finish());
 }
@@ -325,7 +313,6 @@ struct FrameCodec::Impl {
     }
     TileContext context;
     context.model = &model;
-    context.side_info = side_info.get();
     context.isa = isa;
     context.layer = layer;
     context.part = which;
@@ -713,20 +700,22 @@ Result<std::unique_ptr<FrameCodec>> FrameCodec::Create(const PipelineSpec& pipel
   impl->model = model;
   impl->side_info = std::move(side_info);
   impl->isa = isa;
-  impl->profile_hash = HashProfile(pipeline, impl->side_info.get());
   impl->pipeline_id = static_cast<uint32_t>(pipeline.Hash());
+  std::set<std::string, std::less<>> used;
   if (pipeline.selector.module != nullptr) {
     StageSite site;
     site.model = &impl->model;
     site.side_info = impl->side_info.get();
+    site.used = &used;
     site.channels = model.head_dim;
     KVIK_ASSIGN(impl->selector,
                 pipeline.selector.module->make_selector(pipeline.selector.args, site));
   }
   for (const kv::KvPart which : {kv::KvPart::kKey, kv::KvPart::kValue}) {
     KVIK_ASSIGN(impl->parts[static_cast<size_t>(which)],
-                MakePart(pipeline.part(which), which, impl->model, impl->side_info.get()));
+                MakePart(pipeline.part(which), which, impl->model, impl->side_info.get(), used));
   }
+  impl->profile_hash = HashProfile(pipeline, impl->side_info.get(), used);
   return std::unique_ptr<FrameCodec>(new FrameCodec(std::move(impl)));
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -237,6 +238,26 @@ TEST(Frame, LiesAboutWhatIsKeptAreRefused) {
   // The exception moves to token 1 or 2 of head 0, which are dropped.
   EXPECT_NE(with({{66, 0x80 | 69}, {67, 0}}).find("shortest form"), std::string::npos);
   EXPECT_NE(with({{66, 0x80 | 5}, {67, 1}}).find("what the frame keeps"), std::string::npos);
+}
+
+TEST(Frame, AProfileIsKnownByTheTensorsItUsesAndNoOthers) {
+  const ModelFacts model = MadeModel(1, 2, 64);
+  const auto hash = [&](const char* pipeline, const std::map<std::string, float>& scores) {
+    auto side = std::make_shared<SideInfo>();
+    for (const auto& [name, score] : scores) {
+      EXPECT_TRUE(side->Add(name, {1, 2}, std::vector<float>{0, score}));
+    }
+    const auto codec =
+        FrameCodec::Create(PipelineSpec::Parse(pipeline).value(), model, side, Isa::kScalar);
+    return codec ? (*codec)->profile_hash() : 0;
+  };
+  const char* const keep = "keep(sinks=1,recent=1,streaming=0.5) -> none -> none";
+  const uint64_t alone = hash(keep, {{"scores/attention", 1.0F}});
+  EXPECT_NE(alone, 0U);
+  EXPECT_EQ(hash(keep, {{"scores/attention", 1.0F}, {"scores/output", 1.0F}}), alone);
+  EXPECT_NE(hash(keep, {{"scores/attention", 2.0F}}), alone);
+  const char* const plain = "hadamard -> uniform(levels=16) -> pack";
+  EXPECT_EQ(hash(plain, {{"scores/attention", 1.0F}}), hash(plain, {}));
 }
 
 TEST(Frame, RandomBytesUnderAValidHeaderNeverHarm) {

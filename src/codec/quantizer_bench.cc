@@ -86,7 +86,6 @@ struct Setup {
   [[nodiscard]] TileContext Context(Isa isa) const {
     TileContext context;
     context.model = &model;
-    context.side_info = &side_info;
     context.isa = isa;
     context.heads = heads;
     context.positions = positions;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,8 @@
 namespace kvik::codec {
 
 struct PipelineSpec;
+struct SideTensor;
+class SideInfo;
 
 // Positions [first, end).
 struct TokenRange {
@@ -39,6 +42,9 @@ struct TokenRange {
 struct StageSite {
   const ModelFacts* model = nullptr;
   const SideInfo* side_info = nullptr;  // null: nothing is calibrated
+  // Unless null, gets the names of the tensors that the stage looked up: a frame's profile hash
+  // covers these and no other ones. Stages therefore look tensors up below, not in `side_info`.
+  std::set<std::string, std::less<>>* used = nullptr;
   kv::KvPart part = kv::KvPart::kKey;
   // Of the tiles that reach this stage: head_dim unless a transform before it changes them
   // (Transform::Output).
@@ -46,6 +52,12 @@ struct StageSite {
   // Name of this stage's calibrated tensors: "<stage>/<k|v>/<transforms before it>", see
   // side_info.h.
   std::string side_key;
+
+  // Null: there is no such tensor.
+  [[nodiscard]] const SideTensor* Find(std::string_view name) const;
+  // kUnsupported when it is missing or has another shape; the message names it.
+  [[nodiscard]] Result<const SideTensor*> Need(std::string_view name,
+                                               std::span<const int32_t> shape) const;
 };
 
 // Which slots are kept at all. Stands first among the transforms, alike for keys and values.

@@ -17,13 +17,9 @@
 
 namespace kvik::codec {
 
-class SideInfo;
-
 // Borrowed for one call.
 struct TileContext {
   const ModelFacts* model = nullptr;
-  // Calibrated tensors; null: there are none, and stages that need some were refused before.
-  const SideInfo* side_info = nullptr;
   Isa isa = Isa::kScalar;  // results are the same bits on every one
   int32_t layer = 0;
   kv::KvPart part = kv::KvPart::kKey;

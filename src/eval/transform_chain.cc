@@ -12,7 +12,6 @@ Result<TransformChain> TransformChain::Create(const codec::PartSpec& spec, kv::K
                                               const codec::SideInfo& side_info, Isa isa) {
   TransformChain chain;
   chain.model_ = &model;
-  chain.side_info_ = &side_info;
   chain.part_ = part;
   chain.isa_ = isa;
   codec::Transform::Shape shape{1, model.head_dim};
@@ -36,7 +35,6 @@ Result<TransformChain> TransformChain::Create(const codec::PartSpec& spec, kv::K
 codec::TileContext TransformChain::ContextOf(int32_t layer, const Output& output) const {
   codec::TileContext context;
   context.model = model_;
-  context.side_info = side_info_;
   context.isa = isa_;
   context.layer = layer;
   context.part = part_;

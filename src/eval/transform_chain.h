@@ -53,7 +53,6 @@ class TransformChain {
 
  private:
   const codec::ModelFacts* model_ = nullptr;
-  const codec::SideInfo* side_info_ = nullptr;
   kv::KvPart part_ = kv::KvPart::kKey;
   Isa isa_ = Isa::kScalar;
   int32_t channels_ = 0;

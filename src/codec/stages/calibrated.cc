@@ -8,14 +8,9 @@ namespace kvik::codec {
 Result<const SideTensor*> Calibrated(const StageSite& site, std::string_view suffix,
                                      const std::vector<int32_t>& inner) {
   const std::string name = site.side_key + std::string(suffix);
-  if (site.side_info == nullptr) {
-    return Err(ErrorCode::kUnsupported,
-               "the calibrated tensor \"%s\" is needed, and there is no side information",
-               name.c_str());
-  }
   std::vector<int32_t> shape = {site.model->num_layers, site.model->num_kv_heads};
   shape.insert(shape.end(), inner.begin(), inner.end());
-  return site.side_info->Need(name, shape);
+  return site.Need(name, shape);
 }
 
 }  // namespace kvik::codec

@@ -557,16 +557,12 @@ Result<std::unique_ptr<const Cells>> Calibrated(const Allocation& d, float prote
                                                 const StageSite& site) {
   const int32_t layers = site.model->num_layers;
   const int32_t heads = site.model->num_kv_heads;
-  if (site.side_info == nullptr) {
-    return Err(ErrorCode::kUnsupported, "ecsq needs the calibrated tensor \"%s/sigma\"",
-               site.side_key.c_str());
-  }
   const std::array<int32_t, 3> shape = {layers, heads, site.channels};
-  KVIK_ASSIGN(const SideTensor* const sigma, site.side_info->Need(site.side_key + "/sigma", shape));
+  KVIK_ASSIGN(const SideTensor* const sigma, site.Need(site.side_key + "/sigma", shape));
   const std::string weights_name = site.side_key + "/weights";
   const SideTensor* weights = nullptr;
-  if (site.side_info->Find(weights_name) != nullptr) {
-    KVIK_ASSIGN(weights, site.side_info->Need(weights_name, std::span(shape).first(2)));
+  if (site.Find(weights_name) != nullptr) {
+    KVIK_ASSIGN(weights, site.Need(weights_name, std::span(shape).first(2)));
   }
   const auto channels = static_cast<size_t>(site.channels);
   const size_t num_cells = static_cast<size_t>(layers) * static_cast<size_t>(heads);

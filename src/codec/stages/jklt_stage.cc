@@ -88,12 +88,8 @@ Result<std::unique_ptr<Transform>> Make(const StageArgs& /*args*/, const StageSi
     return Err(ErrorCode::kInvalidInput, "jklt: %d channels in all heads, at most %d", all,
                kMostChannels);
   }
-  if (site.side_info == nullptr) {
-    return Err(ErrorCode::kUnsupported, "jklt needs the calibrated tensor \"%s\"",
-               site.side_key.c_str());
-  }
   const int32_t shape[] = {site.model->num_layers, all, all};
-  KVIK_ASSIGN(const SideTensor* bases, site.side_info->Need(site.side_key, shape));
+  KVIK_ASSIGN(const SideTensor* bases, site.Need(site.side_key, shape));
   const auto n = static_cast<size_t>(all);
   std::vector<float> forward(bases->values.size());
   std::vector<float> inverse(bases->values.size());

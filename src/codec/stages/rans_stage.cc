@@ -826,8 +826,8 @@ Result<std::unique_ptr<EntropyCoder>> Make(const StageArgs& args, const StageSit
                       : word == "adaptive" ? Rans::Tables::kAdaptive
                                            : Rans::Tables::kAuto;
   const SideTensor* counts = nullptr;
-  if (tables != Rans::Tables::kAdaptive && site.side_info != nullptr) {
-    counts = site.side_info->Find(site.side_key);
+  if (tables != Rans::Tables::kAdaptive) {
+    counts = site.Find(site.side_key);
   }
   if (counts == nullptr && tables == Rans::Tables::kStatic) {
     return Err(ErrorCode::kUnsupported, "rans(static) needs the calibrated tensor %s",

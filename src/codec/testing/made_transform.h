@@ -133,7 +133,6 @@ struct MadeTransform {
     heads.resize(static_cast<size_t>(model.num_kv_heads));
     std::iota(heads.begin(), heads.end(), 0);
     context.model = &model;
-    context.side_info = &side_info;
     context.layer = model.num_layers - 1;
     context.heads = heads;
     SetRows(0, 0);

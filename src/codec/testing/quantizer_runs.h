@@ -80,7 +80,6 @@ struct QuantizerCase {
   [[nodiscard]] TileContext Context(Isa isa) const {
     TileContext context;
     context.model = &model;
-    context.side_info = side_info.get();
     context.isa = isa;
     context.layer = layer;
     context.part = part;
