@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// transfer/objects.h: what is said about objects (kv/object.h) and how it looks on a stream:
+// docs/transfer.md has the tables. Every decoder is strict: kCorrupt unless all bytes are one
+// value, and no count is believed before its bytes are there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "kv/object.h"
+
+namespace kvik::transfer {
+
+// Methods of streams; those from kFirstCall on are the application's own calls.
+enum class Method : uint16_t {
+  kLookup = 1,
+  kGet = 2,
+  kPut = 3,
+  kSubscribe = 4,
+  kRemove = 5,
+  kFirstCall = 256,
+};
+
+inline constexpr size_t kMaxLookupHashes = 8192;
+inline constexpr size_t kMaxGetObjects = 1024;
+inline constexpr size_t kMaxTenantBytes = 128;
+inline constexpr size_t kMaxEventBatch = 4096;
+// The most bytes of one object that a reader believes in.
+inline constexpr uint64_t kMaxObjectBytes = uint64_t{1} << 34;
+
+// Which of these block hashes end an object that you have or will soon have?
+struct LookupRequest {
+  kv::CacheDomain domain;
+  std::vector<kv::BlockHash> hashes;
+  kv::MinQuality quality;
+  // Exact objects of other numerics are of no use to this reader, lossy ones may be.
+  kv::NumericsTag numerics;
+  bool include_live = true;  // also what is still being made
+  std::string tenant;
+};
+
+struct FoundObject {
+  uint32_t hash_index = 0;  // of the request's hashes: the object's last block
+  kv::ObjectInfo info;
+};
+
+struct GetRequest {
+  // In the order in which they are wanted. A peer may send one that is ready before one that is
+  // not.
+  std::vector<kv::ObjectKey> keys;
+  std::string tenant;
+};
+
+struct PutRequest {
+  kv::ObjectInfo info;  // size_bytes: exact, or an upper bound with size_is_bound
+  bool size_is_bound = false;
+  std::string tenant;
+  int64_t ttl_us = 0;  // 0: until evicted
+  bool pin = false;
+};
+
+enum class PutAnswer : uint8_t {
+  kGo = 1,    // send the bytes
+  kHave = 2,  // it is here already: send nothing
+};
+
+struct RemoveRequest {
+  std::vector<kv::ObjectKey> keys;
+  std::string tenant;
+};
+
+struct SubscribeRequest {
+  uint64_t after_sequence = 0;  // the last event that was seen
+  bool snapshot = true;         // first everything that is there, as stored events
+};
+
+enum class ObjectEventKind : uint8_t {
+  kStored = 1,   // or moved to another tier
+  kRemoved = 2,  // `info.key` only
+  kCleared = 3,  // everything is gone; `info` says nothing
+};
+
+struct ObjectEvent {
+  ObjectEventKind kind = ObjectEventKind::kStored;
+  kv::ObjectInfo info;
+};
+
+// Events in order. Sequences ascend by one per batch; a gap means that something was missed.
+struct ObjectEventBatch {
+  uint64_t sequence = 0;
+  std::vector<ObjectEvent> events;
+};
+
+using Payload = std::vector<std::byte>;
+
+[[nodiscard]] Result<Payload> Encode(const LookupRequest& request);
+[[nodiscard]] Result<Payload> Encode(const GetRequest& request);
+[[nodiscard]] Result<Payload> Encode(const PutRequest& request);
+[[nodiscard]] Result<Payload> Encode(const RemoveRequest& request);
+[[nodiscard]] Payload Encode(const SubscribeRequest& request);
+[[nodiscard]] Payload Encode(const kv::ObjectInfo& info);
+[[nodiscard]] Payload Encode(std::span<const FoundObject> found);
+[[nodiscard]] Payload Encode(const ObjectEventBatch& batch);
+
+[[nodiscard]] Result<LookupRequest> DecodeLookupRequest(std::span<const std::byte> bytes);
+[[nodiscard]] Result<GetRequest> DecodeGetRequest(std::span<const std::byte> bytes);
+[[nodiscard]] Result<PutRequest> DecodePutRequest(std::span<const std::byte> bytes);
+[[nodiscard]] Result<RemoveRequest> DecodeRemoveRequest(std::span<const std::byte> bytes);
+[[nodiscard]] Result<SubscribeRequest> DecodeSubscribeRequest(std::span<const std::byte> bytes);
+[[nodiscard]] Result<kv::ObjectInfo> DecodeObjectInfo(std::span<const std::byte> bytes);
+[[nodiscard]] Result<std::vector<FoundObject>> DecodeFoundObjects(std::span<const std::byte> bytes);
+[[nodiscard]] Result<ObjectEventBatch> DecodeEventBatch(std::span<const std::byte> bytes);
+
+}  // namespace kvik::transfer
