@@ -58,48 +58,55 @@ void NormalizeCounts(std::span<const uint64_t> counts, uint32_t bits, bool floor
                      std::span<uint16_t> freq) {
   const size_t n = counts.size();
   KVIK_CHECK(n >= 1 && n <= 256 && freq.size() >= n && bits <= 12);
-  std::array<uint64_t, 256> c{};
+  // Symbols that count, in order: the others have 0 or 1 and keep it.
+  std::array<uint64_t, 256> c;
+  std::array<uint32_t, 256> f;
+  std::array<uint8_t, 256> symbol;
+  size_t present = 0;
   uint64_t total = 0;
   for (size_t s = 0; s < n; ++s) {
-    c[s] = counts[s];
-    total += c[s];
+    if (counts[s] != 0) {
+      c[present] = counts[s];
+      symbol[present++] = static_cast<uint8_t>(s);
+      total += counts[s];
+    }
   }
   if (total == 0) {
-    c.fill(1);
+    for (; present < n; ++present) {
+      c[present] = 1;
+      symbol[present] = static_cast<uint8_t>(present);
+    }
     total = n;
   }
   const uint64_t whole = uint64_t{1} << bits;
-  uint64_t sum = 0;
-  for (size_t s = 0; s < n; ++s) {
-    uint64_t f = (2 * c[s] * whole + total) / (2 * total);
-    if (f == 0 && (floor || c[s] != 0)) {
-      f = 1;
-    }
-    freq[s] = static_cast<uint16_t>(f);
-    sum += f;
+  uint64_t sum = floor ? n - present : 0;
+  for (size_t i = 0; i < present; ++i) {
+    f[i] = std::max(static_cast<uint32_t>((2 * c[i] * whole + total) / (2 * total)), 1U);
+    sum += f[i];
   }
   // One more or less where it gains most or costs least: d(c log f) is about c / (f + 1/2).
-  while (sum < whole) {
+  for (; sum < whole; ++sum) {
     size_t best = 0;
-    for (size_t s = 1; s < n; ++s) {
-      if (c[s] * (2U * freq[best] + 1) > c[best] * (2U * freq[s] + 1)) {
-        best = s;
+    for (size_t i = 1; i < present; ++i) {
+      if (c[i] * (2 * f[best] + 1) > c[best] * (2 * f[i] + 1)) {
+        best = i;
       }
     }
-    ++freq[best];
-    ++sum;
+    ++f[best];
   }
-  while (sum > whole) {
-    size_t best = n;
-    for (size_t s = 0; s < n; ++s) {
-      if (freq[s] >= 2 &&
-          (best == n || c[s] * (2U * freq[best] - 1) < c[best] * (2U * freq[s] - 1))) {
-        best = s;
+  for (; sum > whole; --sum) {
+    size_t best = present;
+    for (size_t i = 0; i < present; ++i) {
+      if (f[i] >= 2 && (best == present || c[i] * (2 * f[best] - 1) < c[best] * (2 * f[i] - 1))) {
+        best = i;
       }
     }
-    KVIK_CHECK(best < n, "more symbols than frequencies");
-    --freq[best];
-    --sum;
+    KVIK_CHECK(best < present, "more symbols than frequencies");
+    --f[best];
+  }
+  std::fill_n(freq.begin(), n, static_cast<uint16_t>(floor ? 1 : 0));
+  for (size_t i = 0; i < present; ++i) {
+    freq[symbol[i]] = static_cast<uint16_t>(f[i]);
   }
 }
 

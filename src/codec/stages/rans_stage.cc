@@ -8,9 +8,6 @@
 //   groups  kPacked: the packed symbols; kConstant: the symbol; a table, for modes that have their
 //           own; escaped symbols, for windows: varint count, bytes
 //   varint  size of the 12-bit stream, if there are both; that stream; the 8-bit stream
-//
-// Models of 8 bits have at most 32 symbols. A wider alphabet has a window of neighbouring symbols
-// [first, first + width) instead, with index 0 for whatever is outside (an escaped symbol).
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -20,6 +17,7 @@
 
 #include "codec/kernels/coder_kernels.h"
 #include "codec/packing.h"
+#include "codec/rans_models.h"
 #include "codec/rans_stream.h"
 #include "codec/side_info.h"
 #include "codec/stage.h"
@@ -29,274 +27,14 @@
 namespace kvik::codec {
 namespace {
 
-enum class Mode : uint8_t {
-  kPacked = 0,
-  kConstant = 1,
-  kStatic8 = 2,  // calibrated table
-  kStatic12 = 3,
-  kCoarse8 = 4,  // own table, counts of 6 bits
-  kCoarse12 = 5,
-  kExact8 = 6,  // own table, frequencies in full
-  kExact12 = 7,
-};
-constexpr uint8_t kModes = 8;
 constexpr uint8_t kModesDiffer = 15;
-
-bool Has8(Mode mode) {
-  return mode == Mode::kStatic8 || mode == Mode::kCoarse8 || mode == Mode::kExact8;
-}
-bool Has12(Mode mode) {
-  return mode == Mode::kStatic12 || mode == Mode::kCoarse12 || mode == Mode::kExact12;
-}
-
-// Symbols [first, first + width) of an alphabet; with `escape`, index 0 of the model stands before
-// them.
-struct Window {
-  int first = 0;
-  int width = 2;
-  bool escape = false;
-  [[nodiscard]] int size() const { return width + (escape ? 1 : 0); }
-};
-
-constexpr int kNarrow = 16;  // models up to here are the fastest
-
-// --- Models --------------------------------------------------------------------------------------
-
-Rans8Model MakeModel8(const Window& window, std::span<const uint16_t> freq) {
-  Rans8Model model;
-  model.base = static_cast<uint8_t>(window.first - (window.escape ? 1 : 0));
-  model.size = static_cast<uint8_t>(window.size());
-  uint32_t start = 0;
-  for (int i = 0; i < window.size(); ++i) {
-    model.freq[i] = static_cast<uint8_t>(freq[static_cast<size_t>(i)]);
-    model.start[i] = static_cast<uint8_t>(start);
-    start += freq[static_cast<size_t>(i)];
-  }
-  return model;
-}
-
-void MakeModel12(const Window& window, std::span<const uint16_t> freq, int alphabet,
-                 Rans12Model* model) {
-  *model = Rans12Model{};
-  model->size = static_cast<uint32_t>(alphabet);
-  uint32_t start = 0;
-  for (int s = 0; s < alphabet; ++s) {
-    const int index = s - window.first;
-    const uint16_t f =
-        index >= 0 && index < window.width ? freq[static_cast<size_t>(index)] : uint16_t{0};
-    model->freq[s] = f;
-    model->start[s] = static_cast<uint16_t>(start);
-    start += f;
-  }
-}
-
-// Counts by index of a window.
-template <typename Count>
-void WindowCounts(std::span<const Count> counts, const Window& window, std::span<uint64_t> out) {
-  uint64_t inside = 0;
-  const int at = window.escape ? 1 : 0;
-  for (int i = 0; i < window.width; ++i) {
-    const uint64_t count = counts[static_cast<size_t>(window.first + i)];
-    out[static_cast<size_t>(at + i)] = count;
-    inside += count;
-  }
-  if (window.escape) {
-    uint64_t all = 0;
-    for (const Count count : counts) {
-      all += count;
-    }
-    // An index 0 that never comes still has a frequency: kernels want one.
-    out[0] = std::max<uint64_t>(all - inside, 1);
-  }
-}
-
-// The window of at most `width` symbols that holds most.
-template <typename Count>
-Window BestWindow(std::span<const Count> counts, int width) {
-  const int alphabet = static_cast<int>(counts.size());
-  width = std::min(width, alphabet);
-  uint64_t inside = 0;
-  for (int s = 0; s < width; ++s) {
-    inside += counts[static_cast<size_t>(s)];
-  }
-  uint64_t most = inside;
-  int first = 0;
-  for (int s = 1; s + width <= alphabet; ++s) {
-    inside += counts[static_cast<size_t>(s + width - 1)];
-    inside -= counts[static_cast<size_t>(s - 1)];
-    if (inside > most) {
-      most = inside;
-      first = s;
-    }
-  }
-  return {first, width, true};
-}
-
-// The narrow window unless the wide one has 16 times fewer symbols outside and they matter.
-template <typename Count>
-Window ChooseWindow(std::span<const Count> counts) {
-  const Window narrow = BestWindow(counts, kNarrow - 1);
-  uint64_t all = 0;
-  uint64_t inside = 0;
-  for (size_t s = 0; s < counts.size(); ++s) {
-    all += counts[s];
-    const int index = static_cast<int>(s) - narrow.first;
-    inside += index >= 0 && index < narrow.width ? uint64_t{counts[s]} : 0;
-  }
-  return (all - inside) * 512 <= all ? narrow : BestWindow(counts, kRans8Symbols - 1);
-}
-
-// Models of a calibrated table.
-struct StaticModels {
-  int alphabet = 0;
-  Window window;
-  std::vector<uint16_t> freq8;   // by index of the window
-  std::vector<uint16_t> freq12;  // by symbol
-};
-
-StaticModels MakeStatic(std::span<const float> values, int alphabet) {
-  StaticModels models;
-  models.alphabet = alphabet;
-  const auto n = static_cast<size_t>(alphabet);
-  std::array<uint64_t, 256> counts{};
-  for (size_t s = 0; s < n; ++s) {
-    // A finite half, so a whole number of 2^-24 and below 2^40 of them.
-    counts[s] = values[s] > 0 ? static_cast<uint64_t>(values[s] * 0x1.0p24F) : 0;
-  }
-  const std::span<const uint64_t> of(counts.data(), n);
-  models.freq12.resize(n);
-  NormalizeCounts(of, kRans12Bits, true, models.freq12);
-  if (alphabet <= kRans8Symbols) {
-    models.window = {0, alphabet, false};
-    models.freq8.resize(n);
-    NormalizeCounts(of, kRans8Bits, true, models.freq8);
-  } else {
-    models.window = ChooseWindow(of);
-    std::array<uint64_t, kRans8Symbols> inside{};
-    const auto size = static_cast<size_t>(models.window.size());
-    WindowCounts(of, models.window, inside);
-    models.freq8.resize(size);
-    NormalizeCounts(std::span(inside).first(size), kRans8Bits, true, models.freq8);
-  }
-  return models;
-}
-
-// --- Tables in a frame ---------------------------------------------------------------------------
-
-// Numbers of few bits, least significant first.
-class BitWriter {
- public:
-  explicit BitWriter(ByteWriter& out) : out_(out) {}
-  void Put(uint32_t value, uint32_t bits) {
-    held_ |= uint64_t{value} << count_;
-    for (count_ += bits; count_ >= 8; count_ -= 8, held_ >>= 8) {
-      out_.U8(static_cast<uint8_t>(held_));
-    }
-  }
-  void Flush() {
-    if (count_ != 0) {
-      out_.U8(static_cast<uint8_t>(held_));
-    }
-  }
-
- private:
-  ByteWriter& out_;
-  uint64_t held_ = 0;
-  uint32_t count_ = 0;
-};
-
-uint32_t CodeBits(Mode mode) {
-  return mode == Mode::kExact8 ? kRans8Bits : mode == Mode::kExact12 ? kRans12Bits : kCoarseBits;
-}
-
-size_t TableBytes(Mode mode, const Window& window, int alphabet) {
-  return (alphabet <= 16 ? 1U : 2U) + (static_cast<size_t>(window.size()) * CodeBits(mode) + 7) / 8;
-}
-
-void WriteTable(Mode mode, const Window& window, int alphabet, std::span<const uint32_t> codes,
-                ByteWriter& out) {
-  if (alphabet <= 16) {
-    out.U8(static_cast<uint8_t>(window.first | (window.width - 1) << 4));
-  } else {
-    out.U8(static_cast<uint8_t>(window.first));
-    out.U8(static_cast<uint8_t>(window.width - 1));
-  }
-  BitWriter bits(out);
-  for (int i = 0; i < window.size(); ++i) {
-    bits.Put(codes[static_cast<size_t>(i)], CodeBits(mode));
-  }
-  bits.Flush();
-}
-
-// Frequencies of a table by index of the window; false if no model comes of it.
-bool Frequencies(Mode mode, const Window& window, std::span<const uint32_t> codes,
-                 std::span<uint16_t> freq) {
-  const auto size = static_cast<size_t>(window.size());
-  const uint32_t bits = Has8(mode) ? kRans8Bits : kRans12Bits;
-  const bool exact = mode == Mode::kExact8 || mode == Mode::kExact12;
-  std::array<uint64_t, 256> counts{};
-  uint64_t sum = 0;
-  size_t present = 0;
-  for (size_t i = 0; i < size; ++i) {
-    counts[i] = exact ? codes[i] : CoarseCount(codes[i]);
-    sum += counts[i];
-    present += counts[i] != 0 ? 1 : 0;
-  }
-  if (present < 2 || counts[0] == 0) {
-    return false;
-  }
-  if (!exact) {
-    NormalizeCounts(std::span(counts).first(size), bits, false, freq);
-    return true;
-  }
-  if (sum != uint64_t{1} << bits) {
-    return false;
-  }
-  std::transform(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(size), freq.begin(),
-                 [](uint64_t count) { return static_cast<uint16_t>(count); });
-  return true;
-}
-
-Result<Window> ReadTable(Mode mode, int alphabet, ByteReader& in, std::span<uint16_t> freq) {
-  Window window;
-  KVIK_ASSIGN(const uint8_t first, in.U8());
-  if (alphabet <= 16) {
-    window.first = first & 15;
-    window.width = (first >> 4) + 1;
-  } else {
-    window.first = first;
-    KVIK_ASSIGN(const uint8_t width, in.U8());
-    window.width = width + 1;
-  }
-  window.escape = Has8(mode) && alphabet > kRans8Symbols;
-  if (window.first + window.width > alphabet || (Has8(mode) && window.size() > kRans8Symbols)) {
-    return Err(ErrorCode::kCorrupt, "a table is wider than its alphabet");
-  }
-  const uint32_t bits = CodeBits(mode);
-  KVIK_ASSIGN(const auto bytes, in.Bytes((static_cast<size_t>(window.size()) * bits + 7) / 8));
-  std::array<uint32_t, 256> codes{};
-  uint64_t held = 0;
-  uint32_t count = 0;
-  size_t next = 0;
-  for (int i = 0; i < window.size(); ++i) {
-    for (; count < bits; count += 8) {
-      held |= static_cast<uint64_t>(bytes[next++]) << count;
-    }
-    codes[static_cast<size_t>(i)] = static_cast<uint32_t>(held) & ((1U << bits) - 1);
-    held >>= bits;
-    count -= bits;
-  }
-  if (!Frequencies(mode, window, codes, freq)) {
-    return Err(ErrorCode::kCorrupt, "a table's frequencies do not add up");
-  }
-  return window;
-}
 
 // --- What the encoder decides about a group ------------------------------------------------------
 
 struct GroupCode {
-  Mode mode = Mode::kPacked;
-  Window window;
+  RansMode mode = RansMode::kPacked;
+  const StaticModels* statics = nullptr;  // those of the group's context, if there are any
+  RansWindow window;
   std::array<uint32_t, 256> codes{};  // of a table in the frame
   std::array<uint16_t, 256> freq{};   // by index of the window
   uint64_t cost = kNoCost;            // with everything but lanes' states
@@ -307,7 +45,7 @@ struct GroupCode {
 struct Scratch {
   SymbolGroups groups;
   std::vector<GroupCode> codes;
-  std::vector<Mode> modes;
+  std::vector<RansMode> modes;
   std::vector<Rans8Model> models8;
   std::vector<Rans12Model> models12;
   std::vector<Rans8Source> sources8;
@@ -336,20 +74,11 @@ class Rans final : public EntropyCoder {
  public:
   enum class Tables { kAuto, kStatic, kAdaptive };
 
-  Rans(Tables tables, const SideTensor* counts) : tables_(tables) {
-    if (counts == nullptr) {
-      return;
-    }
-    width_ = counts->shape[1];
-    for (int32_t context = 0; context < counts->shape[0]; ++context) {
-      statics_.push_back(
-          MakeStatic(std::span(counts->values)
-                         .subspan(static_cast<size_t>(context) * static_cast<size_t>(width_),
-                                  static_cast<size_t>(width_)),
-                     Alphabet(*counts, context)));
-    }
-    counts_ = counts->values;
-  }
+  // counts: null without calibrated tables.
+  Rans(Tables tables, const SideTensor* counts)
+      : tables_(tables),
+        statics_(counts == nullptr ? std::make_unique<StaticTables>()
+                                   : std::make_unique<StaticTables>(*counts)) {}
 
   Result<void> Encode(const TileContext& context, const SymbolPlanes& planes,
                       ByteWriter& out) const override {
@@ -382,7 +111,7 @@ class Rans final : public EntropyCoder {
     if (gain / (8 * kCostBit) <= Rans8StateBytes(lanes8) + Rans12StateBytes(lanes12)) {
       for (size_t g = 0; g < groups.size(); ++g) {
         GroupCode& code = scratch.codes[g];
-        code.mode = code.mode == Mode::kConstant ? Mode::kConstant : Mode::kPacked;
+        code.mode = code.mode == RansMode::kConstant ? RansMode::kConstant : RansMode::kPacked;
       }
     }
     return Write(context, planes, lanes8, lanes12, scratch, out);
@@ -392,47 +121,17 @@ class Rans final : public EntropyCoder {
                       SymbolPlanes& planes) const override;
 
  private:
-  // Symbols above the last one that was ever seen are not worth a frequency.
-  static int Alphabet(const SideTensor& counts, int32_t context) {
-    const auto width = static_cast<size_t>(counts.shape[1]);
-    const float* row = counts.values.data() + static_cast<size_t>(context) * width;
-    size_t n = width;
-    while (n > 2 && !(row[n - 1] > 0)) {
-      --n;
-    }
-    return static_cast<int>(n);
-  }
-
-  // Null if no calibrated table describes the group. `made` holds a model made for it.
-  const StaticModels* Static(const SymbolGroup& group, StaticModels* made) const {
-    if (group.context < 0 || static_cast<size_t>(group.context) >= statics_.size() ||
-        group.alphabet > width_) {
-      return nullptr;
-    }
-    const StaticModels& models = statics_[static_cast<size_t>(group.context)];
-    if (models.alphabet == group.alphabet) {
-      return &models;
-    }
-    *made = MakeStatic(
-        std::span(counts_).subspan(static_cast<size_t>(group.context) * static_cast<size_t>(width_),
-                                   static_cast<size_t>(width_)),
-        group.alphabet);
-    return made;
-  }
-
   void Decide(const CoderKernels& kernels, const SymbolGroup& group,
               std::span<const uint8_t> symbols, uint64_t packed, GroupCode* code) const;
-  void TryOwnTable(Mode mode, const Window& window, int alphabet, std::span<const uint32_t> counts,
-                   GroupCode* code) const;
-  static void Offer(Mode mode, const Window& window, std::span<const uint16_t> freq,
+  void TryOwnTable(RansMode mode, const RansWindow& window, int alphabet,
+                   std::span<const uint32_t> counts, GroupCode* code) const;
+  static void Offer(RansMode mode, const RansWindow& window, std::span<const uint16_t> freq,
                     std::span<const uint32_t> counts, uint64_t table_cost, GroupCode* code);
   static Result<void> Write(const TileContext& context, const SymbolPlanes& planes, int lanes8,
                             int lanes12, Scratch& scratch, ByteWriter& out);
 
   Tables tables_;
-  int32_t width_ = 0;
-  std::vector<StaticModels> statics_;  // by context
-  std::vector<float> counts_;
+  std::unique_ptr<const StaticTables> statics_;
 };
 
 // What 12 bits have to save: 8 are several times as fast. A window is worth more than the rest of a
@@ -442,7 +141,7 @@ uint64_t Margin(uint64_t cost, bool windowed) {
 }
 
 // Takes a model if it is cheaper than what the code has so far.
-void Rans::Offer(Mode mode, const Window& window, std::span<const uint16_t> freq,
+void Rans::Offer(RansMode mode, const RansWindow& window, std::span<const uint16_t> freq,
                  std::span<const uint32_t> counts, uint64_t table_cost, GroupCode* code) {
   uint64_t cost = 0;
   uint64_t escape_cost = 0;
@@ -487,7 +186,7 @@ void Rans::Offer(Mode mode, const Window& window, std::span<const uint16_t> freq
   std::copy(freq.begin(), freq.begin() + window.size(), code->freq.begin());
 }
 
-void Rans::TryOwnTable(Mode mode, const Window& window, int alphabet,
+void Rans::TryOwnTable(RansMode mode, const RansWindow& window, int alphabet,
                        std::span<const uint32_t> counts, GroupCode* code) const {
   std::array<uint64_t, 256> inside{};
   WindowCounts(counts, window, inside);
@@ -498,7 +197,7 @@ void Rans::TryOwnTable(Mode mode, const Window& window, int alphabet,
   }
   std::array<uint32_t, 256> codes{};
   std::array<uint16_t, 256> freq{};
-  if (mode == Mode::kExact8 || mode == Mode::kExact12) {
+  if (mode == RansMode::kExact8 || mode == RansMode::kExact12) {
     NormalizeCounts(std::span(inside).first(size), Has8(mode) ? kRans8Bits : kRans12Bits, false,
                     freq);
     std::copy(freq.begin(), freq.begin() + static_cast<std::ptrdiff_t>(size), codes.begin());
@@ -506,11 +205,11 @@ void Rans::TryOwnTable(Mode mode, const Window& window, int alphabet,
     for (size_t i = 0; i < size; ++i) {
       codes[i] = CoarseCode(inside[i], total);
     }
-    if (!Frequencies(mode, window, codes, freq)) {
+    if (!RansFrequencies(mode, window, codes, freq)) {
       return;
     }
   }
-  Offer(mode, window, freq, counts, 8 * kCostBit * TableBytes(mode, window, alphabet), code);
+  Offer(mode, window, freq, counts, 8 * kCostBit * RansTableBytes(mode, window, alphabet), code);
   if (code->mode == mode) {
     std::copy(codes.begin(), codes.begin() + static_cast<std::ptrdiff_t>(size),
               code->codes.begin());
@@ -519,9 +218,10 @@ void Rans::TryOwnTable(Mode mode, const Window& window, int alphabet,
 
 void Rans::Decide(const CoderKernels& kernels, const SymbolGroup& group,
                   std::span<const uint8_t> symbols, uint64_t packed, GroupCode* code) const {
-  code->mode = Mode::kPacked;
+  code->mode = RansMode::kPacked;
   code->cost = packed;
   code->stream_cost = 0;
+  code->statics = nullptr;
   if (group.uniform) {
     return;
   }
@@ -538,37 +238,38 @@ void Rans::Decide(const CoderKernels& kernels, const SymbolGroup& group,
   }
   if (first == last) {
     if (8 * kCostBit < packed) {
-      code->mode = Mode::kConstant;
+      code->mode = RansMode::kConstant;
       code->cost = 8 * kCostBit;
     }
     return;
   }
   const bool windowed = group.alphabet > kRans8Symbols;
-  const Window all{first, last - first + 1, false};
+  const RansWindow all{first, last - first + 1, false};
   // Tables are tried while what is left above the entropy could pay for them.
   const uint64_t least = EntropyCost(counts);
   const auto could_pay = [&](uint64_t at_least) {
     return tables_ != Tables::kStatic && code->cost > least + at_least;
   };
-  StaticModels made;
-  const StaticModels* models = tables_ == Tables::kAdaptive ? nullptr : Static(group, &made);
+  const StaticModels* models =
+      tables_ == Tables::kAdaptive ? nullptr : statics_->Find(group.context, group.alphabet);
+  code->statics = models;
   if (models != nullptr) {
-    Offer(Mode::kStatic8, models->window, models->freq8, counts, 0, code);
+    Offer(RansMode::kStatic8, models->window, models->freq8, counts, 0, code);
   }
-  const auto table_cost = [&](Mode mode, const Window& window) {
-    return 8 * kCostBit * TableBytes(mode, window, group.alphabet);
+  const auto table_cost = [&](RansMode mode, const RansWindow& window) {
+    return 8 * kCostBit * RansTableBytes(mode, window, group.alphabet);
   };
-  const Window window = windowed ? ChooseWindow(counts) : all;
-  for (const Mode mode : {Mode::kCoarse8, Mode::kExact8}) {
+  const RansWindow window = windowed ? ChooseWindow(counts) : all;
+  for (const RansMode mode : {RansMode::kCoarse8, RansMode::kExact8}) {
     if (could_pay(table_cost(mode, window))) {
       TryOwnTable(mode, window, group.alphabet, counts, code);
     }
   }
   const uint64_t margin = Margin(least, windowed && Has8(code->mode));
   if (models != nullptr && code->cost > least + margin) {
-    Offer(Mode::kStatic12, {0, group.alphabet, false}, models->freq12, counts, 0, code);
+    Offer(RansMode::kStatic12, {0, group.alphabet, false}, models->freq12, counts, 0, code);
   }
-  for (const Mode mode : {Mode::kCoarse12, Mode::kExact12}) {
+  for (const RansMode mode : {RansMode::kCoarse12, RansMode::kExact12}) {
     if (could_pay(table_cost(mode, all) + (Has12(code->mode) ? 0 : margin))) {
       TryOwnTable(mode, all, group.alphabet, counts, code);
     }
@@ -576,7 +277,7 @@ void Rans::Decide(const CoderKernels& kernels, const SymbolGroup& group,
 }
 
 // Appends the symbols outside of a window. They are few: most blocks have none.
-void CollectEscapes(const Window& window, std::span<const uint8_t> symbols,
+void CollectEscapes(const RansWindow& window, std::span<const uint8_t> symbols,
                     std::vector<std::byte>& escapes) {
   constexpr size_t kBlock = 64;
   const auto first = static_cast<uint8_t>(window.first);
@@ -619,7 +320,7 @@ Result<void> Rans::Write(const TileContext& context, const SymbolPlanes& planes,
   if (count12 != 0) {
     out.U8(static_cast<uint8_t>(std::countr_zero(static_cast<unsigned>(lanes12))));
   }
-  // Sources point to models: these may not move.
+  // Sources point to models: these must not move.
   scratch.models8.clear();
   scratch.models8.reserve(count8);
   scratch.models12.clear();
@@ -630,18 +331,18 @@ Result<void> Rans::Write(const TileContext& context, const SymbolPlanes& planes,
     const GroupCode& code = scratch.codes[g];
     const auto symbols = scratch.groups.Source(planes.used(), groups[g]);
     switch (code.mode) {
-      case Mode::kPacked:
+      case RansMode::kPacked:
         PackSymbols(context.isa, symbols, groups[g].alphabet,
                     out.Room(PackedBytes(symbols.size(), groups[g].alphabet)));
         break;
-      case Mode::kConstant:
+      case RansMode::kConstant:
         out.U8(symbols[0]);
         break;
-      case Mode::kStatic8:
-      case Mode::kStatic12:
+      case RansMode::kStatic8:
+      case RansMode::kStatic12:
         break;
       default:
-        WriteTable(code.mode, code.window, groups[g].alphabet, code.codes, out);
+        WriteRansTable(code.mode, code.window, groups[g].alphabet, code.codes, out);
         break;
     }
     if (Has8(code.mode)) {
@@ -651,12 +352,20 @@ Result<void> Rans::Write(const TileContext& context, const SymbolPlanes& planes,
         out.Varint(scratch.bytes.size());
         out.Bytes(scratch.bytes);
       }
-      scratch.models8.push_back(MakeModel8(code.window, code.freq));
-      scratch.sources8.push_back({symbols.data(), symbols.size(), &scratch.models8.back()});
+      const Rans8Model* model = code.statics == nullptr ? nullptr : &code.statics->model8;
+      if (code.mode != RansMode::kStatic8) {
+        scratch.models8.push_back(MakeRans8Model(code.window, code.freq));
+        model = &scratch.models8.back();
+      }
+      scratch.sources8.push_back({symbols.data(), symbols.size(), model});
     } else if (Has12(code.mode)) {
-      scratch.models12.emplace_back();
-      MakeModel12(code.window, code.freq, groups[g].alphabet, &scratch.models12.back());
-      scratch.sources12.push_back({symbols.data(), symbols.size(), &scratch.models12.back()});
+      const Rans12Model* model = code.statics == nullptr ? nullptr : &code.statics->model12;
+      if (code.mode != RansMode::kStatic12) {
+        scratch.models12.emplace_back();
+        MakeRans12Model(code.window, code.freq, groups[g].alphabet, &scratch.models12.back());
+        model = &scratch.models12.back();
+      }
+      scratch.sources12.push_back({symbols.data(), symbols.size(), model});
     }
   }
   if (count12 != 0) {
@@ -690,18 +399,18 @@ Result<void> Rans::Decode(const TileContext& context, std::span<const std::byte>
   KVIK_ASSIGN(const uint8_t head, reader.U8());
   const int common = head & 15;
   const int log_lanes8 = head >> 4;
-  scratch.modes.assign(groups.size(), static_cast<Mode>(common));
+  scratch.modes.assign(groups.size(), static_cast<RansMode>(common));
   if (common == kModesDiffer) {
     KVIK_ASSIGN(const auto nibbles, reader.Bytes((groups.size() + 1) / 2));
     for (size_t g = 0; g < groups.size(); ++g) {
       scratch.modes[g] =
-          static_cast<Mode>((static_cast<uint8_t>(nibbles[g / 2]) >> (4 * (g % 2))) & 15);
+          static_cast<RansMode>((static_cast<uint8_t>(nibbles[g / 2]) >> (4 * (g % 2))) & 15);
     }
   }
   size_t count8 = 0;
   size_t count12 = 0;
-  for (const Mode mode : scratch.modes) {
-    if (static_cast<uint8_t>(mode) >= kModes) {
+  for (const RansMode mode : scratch.modes) {
+    if (static_cast<uint8_t>(mode) >= kRansModes) {
       return Err(ErrorCode::kCorrupt, "there is no mode %d", static_cast<int>(mode));
     }
     count8 += Has8(mode) ? 1 : 0;
@@ -724,17 +433,18 @@ Result<void> Rans::Decode(const TileContext& context, std::span<const std::byte>
   scratch.escapes.assign(groups.size(), {});
   for (size_t g = 0; g < groups.size(); ++g) {
     const SymbolGroup& group = groups[g];
-    const Mode mode = scratch.modes[g];
+    const RansMode mode = scratch.modes[g];
     const auto symbols = scratch.groups.Target(planes.used(), group);
-    std::array<uint16_t, 256> freq{};
-    Window window;
+    const StaticModels* models = nullptr;
+    std::array<uint16_t, 256> freq;
+    RansWindow window;
     switch (mode) {
-      case Mode::kPacked: {
+      case RansMode::kPacked: {
         KVIK_ASSIGN(const auto bytes, reader.Bytes(PackedBytes(group.n, group.alphabet)));
         KVIK_TRY(UnpackSymbols(context.isa, bytes, group.alphabet, symbols));
         continue;
       }
-      case Mode::kConstant: {
+      case RansMode::kConstant: {
         KVIK_ASSIGN(const uint8_t symbol, reader.U8());
         if (symbol >= group.alphabet) {
           return Err(ErrorCode::kCorrupt, "a symbol is outside its alphabet of %d", group.alphabet);
@@ -742,21 +452,18 @@ Result<void> Rans::Decode(const TileContext& context, std::span<const std::byte>
         std::memset(symbols.data(), symbol, symbols.size());
         continue;
       }
-      case Mode::kStatic8:
-      case Mode::kStatic12: {
-        StaticModels made;
-        const StaticModels* models = Static(group, &made);
+      case RansMode::kStatic8:
+      case RansMode::kStatic12: {
+        models = statics_->Find(group.context, group.alphabet);
         if (models == nullptr) {
           return Err(ErrorCode::kCorrupt, "there is no calibrated table of context %d",
                      group.context);
         }
-        const auto& of = mode == Mode::kStatic8 ? models->freq8 : models->freq12;
-        std::copy(of.begin(), of.end(), freq.begin());
-        window = mode == Mode::kStatic8 ? models->window : Window{0, group.alphabet, false};
+        window = models->window;
         break;
       }
       default: {
-        KVIK_ASSIGN(window, ReadTable(mode, group.alphabet, reader, freq));
+        KVIK_ASSIGN(window, ReadRansTable(mode, group.alphabet, reader, freq));
         break;
       }
     }
@@ -768,12 +475,19 @@ Result<void> Rans::Decode(const TileContext& context, std::span<const std::byte>
         }
         KVIK_ASSIGN(scratch.escapes[g], reader.Bytes(count));
       }
-      scratch.models8.push_back(MakeModel8(window, freq));
-      scratch.targets8.push_back({symbols.data(), symbols.size(), &scratch.models8.back()});
+      if (models == nullptr) {
+        scratch.models8.push_back(MakeRans8Model(window, freq));
+      }
+      scratch.targets8.push_back({symbols.data(), symbols.size(),
+                                  models == nullptr ? &scratch.models8.back() : &models->model8});
     } else {
-      scratch.models12.emplace_back();
-      MakeModel12(window, freq, group.alphabet, &scratch.models12.back());
-      scratch.targets12.push_back({symbols.data(), symbols.size(), &scratch.models12.back()});
+      if (models == nullptr) {
+        scratch.models12.emplace_back();
+        MakeRans12Model(window, freq, group.alphabet, &scratch.models12.back());
+      }
+      scratch.targets12.push_back(
+          {symbols.data(), symbols.size(),
+           models == nullptr ? &scratch.models12.back() : &models->model12});
     }
   }
   if (count12 != 0) {
