@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// store/covered_blocks.h: turns objects that come and go into events about blocks.
+//
+// A block is covered by every encoding of every chunk it is part of; only the first and the last
+// of them are news. Thread-compatible: a tier owns it and calls it under its lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+#include "base/types.h"
+#include "store/events.h"
+#include "store/object.h"
+
+namespace kvik::store {
+
+class CoveredBlocks {
+ public:
+  // Does nothing at all when `sink` is null.
+  CoveredBlocks(TierKind medium, std::shared_ptr<EventSink> sink);
+
+  // `tokens`: of all blocks of the object, or empty when they are not known.
+  void Add(const ObjectMeta& meta, std::span<const TokenId> tokens = {});
+  // REQUIRES: was added.
+  void Remove(const ObjectMeta& meta);
+  // Everything went at once.
+  void Clear();
+
+ private:
+  struct Block {
+    kv::BlockKey key;
+    TenantId tenant;
+    friend bool operator==(const Block&, const Block&) = default;
+  };
+  struct BlockHashOf {
+    size_t operator()(const Block& block) const;
+  };
+  const TierKind medium_;
+  const std::shared_ptr<EventSink> sink_;
+  std::unordered_map<Block, int32_t, BlockHashOf> counts_;
+};
+
+}  // namespace kvik::store
