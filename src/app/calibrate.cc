@@ -132,7 +132,8 @@ Result<codec::ProfileLibrary> MakeLibrary(const CalibrateOptions& options, Bench
     library.calibration.texts[i].tokens = pieces.texts.tokens_of_text[i];
     tokens += pieces.texts.tokens_of_text[i];
   }
-  KVIK_ASSIGN(const eval::ModelSpeed speed, eval::MeasureModelSpeed(*bench.model, bench.clock));
+  KVIK_ASSIGN(const eval::ModelSpeed speed,
+              eval::MeasureModelSpeed(*bench.model, bench.clock, kMaxLogitRows));
   const double judged = 6.0 * 32 * 2 * bench.facts.num_layers;
   // Beside the model there is arithmetic on its KV, which takes about as long again.
   const double seconds = 2 * (static_cast<double>(tokens) / speed.prefill_tokens_per_s +
@@ -216,7 +217,8 @@ Result<void> MeasureQuality(const CalibrateOptions& options, Bench& bench,
       library.profiles.begin(), library.profiles.end(),
       [](const auto& profile) { return profile.fidelity != codec::Fidelity::kExact; }));
   const auto positions = static_cast<int64_t>(lossy * quality.cells.size()) * options.positions;
-  KVIK_ASSIGN(const eval::ModelSpeed speed, eval::MeasureModelSpeed(*bench.model, bench.clock));
+  KVIK_ASSIGN(const eval::ModelSpeed speed,
+              eval::MeasureModelSpeed(*bench.model, bench.clock, kMaxLogitRows));
   // Every position is judged once a profile, and its prompt computed once and coded each time,
   // which takes about as long as judging.
   double seconds = 2 * static_cast<double>(positions) / speed.judged_rows_per_s;

@@ -31,7 +31,7 @@ namespace {
 
 constexpr int32_t kRequestTokens = 1536;  // of a frame where nothing else is said
 constexpr int32_t kBatchRows = 512;
-constexpr int32_t kLogitRows = 64;
+constexpr int32_t kLogitRows = 512;  // several pipelines' at a time
 
 // What a name on the command line stands for. Without a coder: why there is none.
 struct Candidate {
@@ -274,7 +274,10 @@ Result<std::unique_ptr<Evaluation::Cell>> Evaluation::OpenCell(const eval::CellP
 }
 
 Result<double> Evaluation::Announce() {
-  KVIK_ASSIGN(const eval::ModelSpeed speed, eval::MeasureModelSpeed(*loaded_.model, clock_));
+  KVIK_ASSIGN(
+      const eval::ModelSpeed speed,
+      eval::MeasureModelSpeed(*loaded_.model, clock_,
+                              static_cast<int64_t>(coders_.size()) * options_.continuation_tokens));
   double seconds = 0;
   uint64_t bytes = 0;
   std::string cells;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/aligned_buffer.h"
+#include "base/check.h"
 
 namespace kvik::eval {
 namespace {
@@ -104,44 +105,67 @@ Result<void> CellRun::RunBatch(std::span<KvCoder* const> coders, std::span<const
     if (!keys[i] || Enough(state.positions)) {
       continue;
     }
-    if (prompt && prompt->shape().num_continuation > 1) {
-      KVIK_TRY(
-          state.evaluator->Load(*prompt, prompts_.item(static_cast<size_t>(prompt->shape().item))));
+    KVIK_TRY(RunPrompt(coders, *keys[i], prompt ? &*prompt : nullptr, state));
+  }
+  return {};
+}
+
+Result<void> CellRun::RunPrompt(std::span<KvCoder* const> coders, uint64_t key,
+                                const RawPrompt* prompt, State& state) {
+  int64_t positions = 0;
+  const auto take = [&](size_t coder, const PromptQuality& quality) {
+    positions = std::max(positions, quality.positions);
+    if (quality.positions > 0) {
+      state.qualities[coder].push_back(quality);
     }
-    int64_t positions = 0;
-    for (size_t coder = 0; coder < coders.size(); ++coder) {
-      if (state.failures[coder]) {
+    state.progress += quality.positions;
+    if (on_progress) {
+      on_progress(state.progress);
+    }
+  };
+  std::vector<size_t> missing;
+  for (size_t coder = 0; coder < coders.size(); ++coder) {
+    if (state.failures[coder]) {
+      continue;
+    }
+    if (const PromptQuality* known = log_.Find(KeyOf(key, *coders[coder]))) {
+      ++state.result.known;
+      take(coder, *known);
+    } else {
+      missing.push_back(coder);
+    }
+  }
+  KVIK_CHECK(prompt != nullptr || missing.empty());
+  // A prompt that is answered by an end token alone has nothing to judge; that is kept, too.
+  const bool judged = !missing.empty() && prompt->shape().num_continuation > 1;
+  if (judged) {
+    KVIK_TRY(state.evaluator->Load(
+        *prompt, prompts_.item(static_cast<size_t>(prompt->shape().item)), missing.size()));
+  }
+  for (size_t first = 0; first < missing.size();) {
+    const size_t count =
+        judged ? std::min(state.evaluator->group_size(), missing.size() - first) : missing.size();
+    const std::span<const size_t> group = std::span(missing).subspan(first, count);
+    first += count;
+    std::vector<Result<PromptQuality>> results(count, PromptQuality());
+    if (judged) {
+      std::vector<KvCoder*> together;
+      for (const size_t coder : group) {
+        together.push_back(coders[coder]);
+      }
+      results = state.evaluator->Evaluate(together);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (!results[i]) {
+        state.failures[group[i]] = results[i].error();
         continue;
       }
-      const PromptQuality* found = known(*keys[i], coder);
-      PromptQuality quality;
-      if (found != nullptr) {
-        quality = *found;
-        ++state.result.known;
-      } else {
-        // A prompt that is answered by an end token alone has nothing to judge; that is kept, too.
-        if (prompt->shape().num_continuation > 1) {
-          Result<PromptQuality> measured = state.evaluator->Evaluate(*coders[coder]);
-          if (!measured) {
-            state.failures[coder] = measured.error();
-            continue;
-          }
-          quality = *measured;
-        }
-        KVIK_TRY(log_.Add(KeyOf(*keys[i], *coders[coder]), quality));
-        ++state.result.evaluations;
-      }
-      positions = std::max(positions, quality.positions);
-      if (quality.positions > 0) {
-        state.qualities[coder].push_back(quality);
-      }
-      state.progress += quality.positions;
-      if (on_progress) {
-        on_progress(state.progress);
-      }
+      KVIK_TRY(log_.Add(KeyOf(key, *coders[group[i]]), *results[i]));
+      ++state.result.evaluations;
+      take(group[i], *results[i]);
     }
-    state.positions += positions;
   }
+  state.positions += positions;
   return {};
 }
 
@@ -183,11 +207,13 @@ Result<CellRunResult> CellRun::Run(std::span<KvCoder* const> coders) {
   return std::move(state.result);
 }
 
-Result<ModelSpeed> MeasureModelSpeed(model::Model& model, const Clock& clock) {
+Result<ModelSpeed> MeasureModelSpeed(model::Model& model, const Clock& clock,
+                                     int64_t judged_together) {
   const kv::KvGeometry& geometry = model.kv_geometry();
   const int32_t prefill_rows =
       std::min(model.options().max_batch_rows, model.options().max_context_tokens);
-  const int32_t judged_rows = std::min(prefill_rows, model.options().max_logit_rows);
+  const auto judged_rows = static_cast<int32_t>(std::clamp<int64_t>(
+      judged_together, 1, std::min(prefill_rows, model.options().max_logit_rows)));
   const auto blocks = static_cast<size_t>((prefill_rows + geometry.block_size_tokens - 1) /
                                           geometry.block_size_tokens);
   KVIK_ASSIGN(AlignedBuffer arena, AlignedBuffer::Create(blocks * geometry.bytes_per_block()));

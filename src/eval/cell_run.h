@@ -57,8 +57,9 @@ struct ModelSpeed {
   double prefill_tokens_per_s = 0;
   double judged_rows_per_s = 0;  // with logits
 };
-// Takes a second or two.
-Result<ModelSpeed> MeasureModelSpeed(model::Model& model, const Clock& clock);
+// With so many judged rows at a time, as far as the model takes them. Takes a second or two.
+Result<ModelSpeed> MeasureModelSpeed(model::Model& model, const Clock& clock,
+                                     int64_t judged_together);
 
 // Borrows everything for its lifetime. Owned by the model's thread.
 class CellRun {
@@ -67,9 +68,9 @@ class CellRun {
           const Clock& clock, const CellPrompts& prompts, RawCorpus& corpus, ResultsLog& log,
           const CellRunOptions& options);
 
-  // Measures what the log does not have; each result is in the log when the next one begins, so
-  // that a run which was ended goes on there. kNotFound: no prompt of the cell has a position to
-  // judge. Fails as the corpus and the log do.
+  // Measures what the log does not have, several coders of a prompt at a time. What they gave is in
+  // the log when the next ones begin, so that a run which was ended goes on there. kNotFound: no
+  // prompt of the cell has a position to judge. Fails as the corpus and the log do.
   Result<CellRunResult> Run(std::span<KvCoder* const> coders);
 
   // What Run would do now, if every answer is as long as it may be.
@@ -82,6 +83,9 @@ class CellRun {
   struct State;
   Result<void> RunBatch(std::span<KvCoder* const> coders, std::span<const size_t> candidates,
                         State& state);
+  // `prompt` is null where every coder's result is known.
+  Result<void> RunPrompt(std::span<KvCoder* const> coders, uint64_t key, const RawPrompt* prompt,
+                         State& state);
   [[nodiscard]] uint64_t KeyOf(uint64_t prompt_key, const KvCoder& coder) const;
   [[nodiscard]] bool Enough(int64_t positions) const {
     return options_.positions > 0 && positions >= options_.positions;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sequence in an arena of its own: the prompt's positions are written from rows, what follows
-// is computed over them, and the next coder writes the prompt anew. Work is cut into layers or rows
-// that are independent; their results are added up in order afterwards.
+// A group of coders goes through each stage together, so that the model sees the rows of all of
+// them at once. Work is cut into heads or rows that are independent; their results are added up in
+// order afterwards.
 #include "eval/quality.h"
 
 #include <algorithm>
@@ -10,29 +10,15 @@
 #include <string>
 #include <utility>
 
-#include "eval/kv_rows.h"
+#include "eval/stopwatch.h"
 #include "eval/task_score.h"
 #include "text/detokenizer.h"
 
 namespace kvik::eval {
 namespace {
 
-constexpr kv::KvPart kParts[] = {kv::KvPart::kKey, kv::KvPart::kValue};
-
-// Adds the time of its life to a counter.
-class Stopwatch {
- public:
-  Stopwatch(const Clock& clock, int64_t& total_us)
-      : clock_(clock), total_us_(total_us), start_us_(clock.NowMicros()) {}
-  ~Stopwatch() { total_us_ += clock_.NowMicros() - start_us_; }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  const Clock& clock_;
-  int64_t& total_us_;
-  int64_t start_us_;
-};
+// Sequences lie side by side while their KV is no more than this.
+constexpr size_t kGroupBytes = size_t{1} << 30;
 
 double SquaredError(std::span<const Bf16> a, std::span<const Bf16> b) {
   double total = 0;
@@ -84,10 +70,22 @@ struct PromptEvaluator::RawRun {
   }
 };
 
+// A coder of a group on its way through the stages.
+struct PromptEvaluator::Measured {
+  bool unchanged = false;  // everything is as in the raw run, so the model need not run
+  PromptQuality quality;
+  std::vector<TokenId> tops;  // most probable tokens, by judged position
+};
+
 PromptEvaluator::PromptEvaluator(model::Model& model, ThreadPool& pool,
                                  const text::Tokenizer& tokenizer, const Clock& clock,
                                  const QualityOptions& options)
-    : model_(model), pool_(pool), tokenizer_(tokenizer), clock_(clock), options_(options) {}
+    : model_(model),
+      pool_(pool),
+      tokenizer_(tokenizer),
+      clock_(clock),
+      options_(options),
+      sequences_(model, pool, clock, options.every_block) {}
 
 PromptEvaluator::~PromptEvaluator() = default;
 
@@ -104,22 +102,18 @@ Result<std::unique_ptr<PromptEvaluator>> PromptEvaluator::Create(model::Model& m
       new PromptEvaluator(model, pool, tokenizer, clock, options));
 }
 
-Result<void> PromptEvaluator::Reserve(int32_t tokens) {
-  const kv::KvGeometry& geometry = model_.kv_geometry();
-  const auto blocks =
-      static_cast<size_t>((tokens + geometry.block_size_tokens - 1) / geometry.block_size_tokens);
-  if (blocks > blocks_.size()) {
-    arena_ = AlignedBuffer();
-    KVIK_ASSIGN(arena_, AlignedBuffer::Create(blocks * geometry.bytes_per_block()));
-    blocks_.resize(blocks);
-    std::iota(blocks_.begin(), blocks_.end(), 0);
-    masks_ = std::make_unique<kv::BlockMasks>(geometry, static_cast<int32_t>(blocks));
-  }
-  return {};
+size_t PromptEvaluator::GroupSize(const RawShape& shape, int32_t tokens, size_t coders) const {
+  const model::ModelOptions& limits = model_.options();
+  const auto most = static_cast<size_t>(std::min(limits.max_logit_rows, limits.max_batch_rows));
+  // Where every block goes through the coder, a step takes no more of a sequence than a block.
+  int32_t rows = std::max(1, shape.num_continuation - 1);
+  rows = options_.every_block ? std::min(rows, limits.block_size_tokens) : rows;
+  const size_t fitting = std::min(most / static_cast<size_t>(rows),
+                                  kGroupBytes / std::max<size_t>(1, sequences_.BytesOf(tokens)));
+  return std::max<size_t>(1, std::min(coders, fitting));
 }
 
-Result<void> PromptEvaluator::Load(const RawPrompt& prompt, const EvalItem& item) {
-  const Stopwatch watch(clock_, times_.raw_us);
+Result<void> PromptEvaluator::Load(const RawPrompt& prompt, const EvalItem& item, size_t coders) {
   const model::ModelConfig& config = model_.config();
   const RawShape& shape = prompt.shape();
   if (shape.num_layers != config.num_layers || shape.num_kv_heads != config.num_kv_heads ||
@@ -133,12 +127,11 @@ Result<void> PromptEvaluator::Load(const RawPrompt& prompt, const EvalItem& item
     return Err(ErrorCode::kInvalidInput, "the raw prompt of %d tokens exceeds the context of %d",
                longest, model_.options().max_context_tokens);
   }
-  KVIK_TRY(Reserve(longest));
+  raw_.reset();
+  KVIK_TRY(sequences_.Reset(prompt, GroupSize(shape, longest, coders), longest));
   prompt_ = &prompt;
   item_ = &item;
   raw_ = std::make_unique<RawRun>();
-  coded_rows_.resize(static_cast<size_t>(shape.num_layers) * 2);
-  prompt_dropped_.assign(static_cast<size_t>(shape.num_layers), {});
   ComputeRawRun();
   const std::span<const TokenId> said = prompt.continuation();
   for (size_t i = 0; i < raw_->rows.size(); ++i) {
@@ -155,77 +148,6 @@ Result<void> PromptEvaluator::Load(const RawPrompt& prompt, const EvalItem& item
   return {};
 }
 
-void PromptEvaluator::WriteRaw() {
-  const RawShape& shape = prompt_->shape();
-  pool_.ParallelFor(static_cast<size_t>(shape.num_layers) * 2, [&](size_t i, int /*thread*/) {
-    const auto layer = static_cast<int32_t>(i / 2);
-    WriteRows(model_.kv_geometry(), arena(),
-              {.block_table = blocks_,
-               .layer = layer,
-               .part = kParts[i % 2],
-               .first_pos = 0,
-               .num_tokens = shape.num_tokens},
-              prompt_->rows(layer, kParts[i % 2]));
-  });
-}
-
-void PromptEvaluator::Drop(int32_t layer, const DroppedTokens& dropped) {
-  const int32_t block_size = model_.kv_geometry().block_size_tokens;
-  for (int32_t pos = dropped.first_pos; pos < dropped.end_pos;) {
-    const int32_t block = pos / block_size;
-    const int32_t end = std::min(dropped.end_pos, (block + 1) * block_size);
-    masks_->Drop(blocks_[static_cast<size_t>(block)], layer, dropped.kv_head,
-                 pos - block * block_size, end - block * block_size);
-    pos = end;
-  }
-}
-
-void PromptEvaluator::ResetMasks() {
-  for (const BlockId block : blocks_) {
-    masks_->Clear(block);
-  }
-  for (size_t layer = 0; layer < prompt_dropped_.size(); ++layer) {
-    for (const DroppedTokens& dropped : prompt_dropped_[layer]) {
-      Drop(static_cast<int32_t>(layer), dropped);
-    }
-  }
-}
-
-template <typename Visit>
-Result<void> PromptEvaluator::Feed(std::span<const TokenId> tokens, KvCoder* coder,
-                                   PromptQuality* quality, Visit visit) {
-  const int32_t prompt_tokens = prompt_->shape().num_tokens;
-  const int32_t block_size = model_.kv_geometry().block_size_tokens;
-  const bool seal = coder != nullptr && options_.every_block;
-  const int32_t most = std::min(model_.options().max_logit_rows, model_.options().max_batch_rows);
-  const auto end = static_cast<int32_t>(tokens.size());
-  for (int32_t first = 0; first < end;) {
-    const int32_t pos = prompt_tokens + first;
-    int32_t count = std::min(most, end - first);
-    if (seal) {
-      count = std::min(count, block_size - pos % block_size);
-    }
-    step_.Clear();
-    step_.Add(tokens.subspan(static_cast<size_t>(first), static_cast<size_t>(count)), pos, blocks_,
-              false);
-    step_.logit_rows.resize(static_cast<size_t>(count));
-    std::iota(step_.logit_rows.begin(), step_.logit_rows.end(), 0);
-    step_.masks = coder != nullptr ? masks_.get() : nullptr;
-    model::LogitsView logits;
-    {
-      const Stopwatch watch(clock_, times_.forward_us);
-      logits = model_.Forward(step_, arena());
-    }
-    visit(static_cast<size_t>(first), logits);
-    first += count;
-    if (seal && (pos + count) % block_size == 0) {
-      const int32_t begin = std::max(prompt_tokens, pos + count - block_size);
-      KVIK_TRY(Pass(*coder, begin, pos + count - begin, quality));
-    }
-  }
-  return {};
-}
-
 void PromptEvaluator::ComputeRawRun() {
   const std::span<const TokenId> said = prompt_->continuation();
   const std::span<const TokenId> reference = prompt_->reference();
@@ -235,25 +157,23 @@ void PromptEvaluator::ComputeRawRun() {
   raw.logits.resize(n * raw.vocab);
   raw.probabilities.resize(n * raw.vocab);
   raw.rows.resize(n);
-  WriteRaw();
-  // Without a coder nothing here fails.
-  (void)Feed(said.first(n), nullptr, nullptr, [&](size_t first, const model::LogitsView& logits) {
-    pool_.ParallelFor(static_cast<size_t>(logits.num_rows), [&](size_t i, int /*thread*/) {
-      const std::span<const float> row = logits.Row(static_cast<int32_t>(i));
-      const size_t at = (first + i) * raw.vocab;
-      std::copy(row.begin(), row.end(), raw.logits.begin() + static_cast<ptrdiff_t>(at));
-      raw.rows[first + i] = DescribeRow(row, std::span(raw.probabilities).subspan(at, raw.vocab));
-    });
+  {
+    const Stopwatch watch(clock_, times_.raw_us);
+    sequences_.BeginRaw(0);
+  }
+  const FeedTimes times{.model_us = times_.raw_us, .visit_us = times_.raw_us};
+  const FedTokens answer[] = {{.tokens = said.first(n)}};
+  sequences_.Feed(answer, times, [&](size_t /*feed*/, size_t row, std::span<const float> logits) {
+    const size_t at = row * raw.vocab;
+    std::copy(logits.begin(), logits.end(), raw.logits.begin() + static_cast<ptrdiff_t>(at));
+    raw.rows[row] = DescribeRow(logits, std::span(raw.probabilities).subspan(at, raw.vocab));
   });
   if (reference.size() >= 2) {
     std::vector<double> nll(reference.size() - 1);
-    (void)Feed(
-        reference.first(nll.size()), nullptr, nullptr,
-        [&](size_t first, const model::LogitsView& logits) {
-          pool_.ParallelFor(static_cast<size_t>(logits.num_rows), [&](size_t i, int /*thread*/) {
-            nll[first + i] = RowNll(logits.Row(static_cast<int32_t>(i)), reference[first + i + 1]);
-          });
-        });
+    const FedTokens text[] = {{.tokens = reference.first(nll.size())}};
+    sequences_.Feed(text, times, [&](size_t /*feed*/, size_t row, std::span<const float> logits) {
+      nll[row] = RowNll(logits, reference[row + 1]);
+    });
     raw.text_nll = std::accumulate(nll.begin(), nll.end(), 0.0);
     raw.text_positions = static_cast<int64_t>(nll.size());
   } else {
@@ -270,6 +190,7 @@ void PromptEvaluator::ComputeRawRun() {
 }
 
 void PromptEvaluator::ProbeRaw() {
+  const Stopwatch watch(clock_, times_.raw_us);
   const RawShape& shape = prompt_->shape();
   const model::ModelConfig& config = model_.config();
   RawRun& raw = *raw_;
@@ -303,69 +224,7 @@ void PromptEvaluator::ProbeRaw() {
   });
 }
 
-Result<void> PromptEvaluator::Pass(KvCoder& coder, int32_t first_pos, int32_t num_tokens,
-                                   PromptQuality* quality) {
-  const Stopwatch watch(clock_, times_.coding_us);
-  const kv::KvGeometry& geometry = model_.kv_geometry();
-  const auto layers = static_cast<size_t>(geometry.num_layers);
-  const int32_t prompt_tokens = prompt_->shape().num_tokens;
-  std::vector<Result<CodedSize>> sizes(layers, CodedSize());
-  pool_.ParallelFor(layers, [&](size_t i, int thread) {
-    const auto layer = static_cast<int32_t>(i);
-    const auto range = [&](kv::KvPart part) {
-      return RowRange{blocks_, layer, part, first_pos, num_tokens};
-    };
-    for (const kv::KvPart part : kParts) {
-      std::vector<Bf16>& rows = coded_rows_[2 * i + static_cast<size_t>(part)];
-      if (first_pos == 0 && num_tokens == prompt_tokens) {
-        const std::span<const Bf16> raw = prompt_->rows(layer, part);
-        rows.assign(raw.begin(), raw.end());
-      } else {
-        rows.resize(NumRowValues(geometry, num_tokens));
-        ReadRows(geometry, arena(), range(part), rows);
-      }
-    }
-    const size_t expected = coded_rows_[2 * i].size();
-    sizes[i] = coder.RoundTrip({.layer = layer,
-                                .first_pos = first_pos,
-                                .num_tokens = num_tokens,
-                                .prompt_tokens = prompt_tokens,
-                                .keys = &coded_rows_[2 * i],
-                                .values = &coded_rows_[2 * i + 1]},
-                               thread);
-    if (sizes[i]) {
-      for (const kv::KvPart part : kParts) {
-        const std::vector<Bf16>& rows = coded_rows_[2 * i + static_cast<size_t>(part)];
-        KVIK_CHECK(rows.size() == expected);
-        WriteRows(geometry, arena(), range(part), rows);
-      }
-    }
-  });
-  const bool whole_prompt = first_pos == 0 && num_tokens == prompt_tokens;
-  for (size_t i = 0; i < layers; ++i) {
-    const Result<CodedSize>& size = sizes[i];
-    if (!size) {
-      return size.error().Wrap(coder.name());
-    }
-    if (whole_prompt) {
-      prompt_dropped_[i] = size->dropped;
-    } else {
-      for (const DroppedTokens& dropped : size->dropped) {
-        Drop(static_cast<int32_t>(i), dropped);
-      }
-    }
-    if (quality != nullptr) {
-      quality->bytes += static_cast<int64_t>(size->bytes);
-      quality->values += static_cast<int64_t>(2 * NumRowValues(geometry, num_tokens));
-    }
-  }
-  if (whole_prompt) {
-    ResetMasks();
-  }
-  return {};
-}
-
-void PromptEvaluator::CompareRows(PromptQuality& quality) {
+void PromptEvaluator::CompareRows(size_t sequence, PromptQuality& quality) {
   const Stopwatch watch(clock_, times_.probe_us);
   const RawShape& shape = prompt_->shape();
   const RawRun& raw = *raw_;
@@ -385,9 +244,7 @@ void PromptEvaluator::CompareRows(PromptQuality& quality) {
       return prompt_->rows(layer, part).subspan(first, head_values);
     };
     const auto after = [&](kv::KvPart part) {
-      return std::span<const Bf16>(
-                 coded_rows_[static_cast<size_t>(layer) * 2 + static_cast<size_t>(part)])
-          .subspan(first, head_values);
+      return sequences_.coded_rows(layer, part).subspan(first, head_values);
     };
     const std::span<const Bf16> keys = after(kv::KvPart::kKey);
     const std::span<const Bf16> values = after(kv::KvPart::kValue);
@@ -396,7 +253,7 @@ void PromptEvaluator::CompareRows(PromptQuality& quality) {
     const std::vector<int32_t>& visible = raw.first_visible[static_cast<size_t>(layer)];
     const auto head = static_cast<int32_t>(i % kv_heads);
     const std::vector<uint8_t> kept =
-        KeptTokens(prompt_dropped_[static_cast<size_t>(layer)], head, shape.num_tokens);
+        KeptTokens(sequences_.dropped(sequence, layer), head, shape.num_tokens);
     const HeadAttention coded =
         ComputeHead(raw.probe, head, prompt_->queries(layer), visible, keys, values, kept);
     errors[i].attention = CompareHeads(raw.probe, visible, raw.heads[i], coded, kept);
@@ -409,106 +266,159 @@ void PromptEvaluator::CompareRows(PromptQuality& quality) {
   }
 }
 
-Result<void> PromptEvaluator::CompareContinuation(KvCoder& coder, PromptQuality& quality,
-                                                  std::vector<TokenId>& tops) {
+void PromptEvaluator::CompareContinuations(std::span<Measured> group) {
   const RawRun& raw = *raw_;
   const std::span<const TokenId> said = prompt_->continuation();
-  std::vector<RowComparison> rows(said.size() - 1);
-  KVIK_TRY(
-      Feed(said.first(rows.size()), &coder, &quality,
-           [&](size_t first, const model::LogitsView& logits) {
-             const Stopwatch watch(clock_, times_.compare_us);
-             pool_.ParallelFor(static_cast<size_t>(logits.num_rows), [&](size_t i, int /*thread*/) {
-               const size_t row = first + i;
-               rows[row] = CompareRow(raw.Logits(row), raw.Probabilities(row), raw.rows[row],
-                                      logits.Row(static_cast<int32_t>(i)), said[row + 1]);
-             });
-           }));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const bool agrees = rows[i].top == raw.rows[i].top;
-    const bool sure = raw.rows[i].margin >= kSureMargin;
-    ++quality.positions;
-    quality.agreeing += agrees ? 1 : 0;
-    quality.sure_positions += sure ? 1 : 0;
-    quality.sure_agreeing += sure && agrees ? 1 : 0;
-    quality.kl_nats += rows[i].kl_nats;
-    quality.text_nll += rows[i].nll_nats;
-    tops.push_back(rows[i].top);
+  const size_t n = said.size() - 1;
+  std::vector<std::vector<RowComparison>> rows(group.size(), std::vector<RowComparison>(n));
+  const auto compare = [&](size_t sequence, size_t row, std::span<const float> logits) {
+    rows[sequence][row] =
+        CompareRow(raw.Logits(row), raw.Probabilities(row), raw.rows[row], logits, said[row + 1]);
+  };
+  std::vector<FedTokens> feeds;
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (group[i].unchanged) {
+      const Stopwatch watch(clock_, times_.compare_us);
+      pool_.ParallelFor(n, [&](size_t row, int /*thread*/) { compare(i, row, raw.Logits(row)); });
+    } else if (!sequences_.error(i)) {
+      feeds.push_back({.sequence = i, .tokens = said.first(n)});
+    }
   }
-  return {};
+  sequences_.Feed(feeds, {.model_us = times_.forward_us, .visit_us = times_.compare_us},
+                  [&](size_t feed, size_t row, std::span<const float> logits) {
+                    compare(feeds[feed].sequence, row, logits);
+                  });
+  for (size_t i = 0; i < group.size(); ++i) {
+    PromptQuality& quality = group[i].quality;
+    for (size_t row = 0; row < n; ++row) {
+      const RowComparison& comparison = rows[i][row];
+      const bool agrees = comparison.top == raw.rows[row].top;
+      const bool sure = raw.rows[row].margin >= kSureMargin;
+      ++quality.positions;
+      quality.agreeing += agrees ? 1 : 0;
+      quality.sure_positions += sure ? 1 : 0;
+      quality.sure_agreeing += sure && agrees ? 1 : 0;
+      quality.kl_nats += comparison.kl_nats;
+      quality.text_nll += comparison.nll_nats;
+      group[i].tops.push_back(comparison.top);
+    }
+    // What goes through the coder later is of other texts.
+    quality.values = sequences_.values(i);
+    quality.bytes = sequences_.bytes(i);
+  }
 }
 
-Result<void> PromptEvaluator::MeasureText(KvCoder& coder, PromptQuality& quality) {
+void PromptEvaluator::MeasureTexts(std::span<Measured> group) {
   const std::span<const TokenId> reference = prompt_->reference();
-  quality.text_positions = raw_->text_positions;
-  quality.text_nll_raw = raw_->text_nll;
-  if (reference.size() < 2) {
-    return {};  // the answer is the text, and measured already
+  for (Measured& measured : group) {
+    measured.quality.text_positions = raw_->text_positions;
+    measured.quality.text_nll_raw = raw_->text_nll;
   }
-  ResetMasks();  // the reference takes the place of the answer
-  std::vector<double> nll(reference.size() - 1);
-  KVIK_TRY(Feed(
-      reference.first(nll.size()), &coder, nullptr,
-      [&](size_t first, const model::LogitsView& logits) {
-        pool_.ParallelFor(static_cast<size_t>(logits.num_rows), [&](size_t i, int /*thread*/) {
-          nll[first + i] = RowNll(logits.Row(static_cast<int32_t>(i)), reference[first + i + 1]);
-        });
-      }));
-  quality.text_nll = std::accumulate(nll.begin(), nll.end(), 0.0);
-  return {};
+  if (reference.size() < 2) {
+    return;  // the answer is the text, and measured already
+  }
+  const size_t n = reference.size() - 1;
+  std::vector<std::vector<double>> nll(group.size(), std::vector<double>(n));
+  std::vector<FedTokens> feeds;
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (!group[i].unchanged && !sequences_.error(i)) {
+      sequences_.Rewind(i);  // the reference takes the place of the answer
+      feeds.push_back({.sequence = i, .tokens = reference.first(n)});
+    }
+  }
+  sequences_.Feed(feeds, {.model_us = times_.forward_us, .visit_us = times_.compare_us},
+                  [&](size_t feed, size_t row, std::span<const float> logits) {
+                    nll[feeds[feed].sequence][row] = RowNll(logits, reference[row + 1]);
+                  });
+  for (size_t i = 0; i < group.size(); ++i) {
+    group[i].quality.text_nll =
+        group[i].unchanged ? raw_->text_nll : std::accumulate(nll[i].begin(), nll[i].end(), 0.0);
+  }
 }
 
 // Up to the first token that differs, the answer on coded KV is the raw one: fed and generated
 // tokens are the same there.
-Result<double> PromptEvaluator::ScoreCoded(KvCoder& coder, std::span<const TokenId> tops) {
-  const Stopwatch watch(clock_, times_.task_us);
+void PromptEvaluator::ScoreCoded(std::span<Measured> group) {
   const std::span<const TokenId> said = prompt_->continuation();
-  size_t same = 0;
-  while (same < tops.size() && tops[same] == said[same + 1]) {
-    ++same;
-  }
-  if (same == tops.size()) {
-    return raw_->score;
-  }
-  std::vector<TokenId> answer(said.begin(), said.begin() + static_cast<ptrdiff_t>(same) + 1);
-  const int32_t prompt_tokens = prompt_->shape().num_tokens;
-  const int32_t block_size = model_.kv_geometry().block_size_tokens;
-  if (options_.every_block) {
-    // Blocks beyond the prompt went through the coder with other tokens in them.
-    ResetMasks();
-    KVIK_TRY(Feed(answer, &coder, nullptr, [](size_t, const model::LogitsView&) {}));
-  }
-  answer.push_back(std::max(0, tops[same]));
-  const auto limit = static_cast<size_t>(options_.answer_tokens) + 1;
-  while (!tokenizer_.IsEnd(answer.back()) && answer.size() < limit) {
-    const int32_t pos = prompt_tokens + static_cast<int32_t>(answer.size()) - 1;
-    step_.Clear();
-    step_.Add(std::span(answer).last(1), pos, blocks_, true);
-    step_.masks = masks_.get();
-    const model::LogitsView logits = model_.Forward(step_, arena());
-    answer.push_back(std::max(0, Argmax(logits.Row(0))));
-    if (options_.every_block && (pos + 1) % block_size == 0) {
-      const int32_t begin = std::max(prompt_tokens, pos + 1 - block_size);
-      KVIK_TRY(Pass(coder, begin, pos + 1 - begin, nullptr));
+  const FeedTimes times{.model_us = times_.task_us, .visit_us = times_.task_us};
+  struct Answer {
+    size_t sequence;
+    std::vector<TokenId> tokens;
+  };
+  std::vector<Answer> answers;  // those that differ
+  std::vector<FedTokens> feeds;
+  for (size_t i = 0; i < group.size(); ++i) {
+    const std::vector<TokenId>& tops = group[i].tops;
+    group[i].quality.scored = 1;
+    group[i].quality.score = group[i].quality.score_raw = raw_->score;
+    const auto same = static_cast<size_t>(
+        std::mismatch(tops.begin(), tops.end(), said.begin() + 1).first - tops.begin());
+    if (sequences_.error(i) || same == tops.size()) {
+      continue;
+    }
+    answers.push_back({i, {said.begin(), said.begin() + static_cast<ptrdiff_t>(same) + 2}});
+    answers.back().tokens.back() = std::max(0, tops[same]);
+    if (options_.every_block) {
+      // Blocks beyond the prompt went through the coder with other tokens in them.
+      sequences_.Rewind(i);
+      feeds.push_back({.sequence = i, .tokens = said.first(same + 1)});
     }
   }
-  return ScoreAnswer(*item_, AnswerText(tokenizer_, answer));
+  sequences_.Feed(feeds, times, [](size_t, size_t, std::span<const float>) {});
+  const auto limit = static_cast<size_t>(options_.answer_tokens) + 1;
+  std::vector<TokenId> next(answers.size());
+  while (true) {
+    feeds.clear();
+    std::vector<Answer*> growing;  // by feed
+    for (Answer& answer : answers) {
+      if (!tokenizer_.IsEnd(answer.tokens.back()) && answer.tokens.size() < limit &&
+          !sequences_.error(answer.sequence)) {
+        growing.push_back(&answer);
+        feeds.push_back({.sequence = answer.sequence,
+                         .first = answer.tokens.size() - 1,
+                         .tokens = std::span(answer.tokens).last(1)});
+      }
+    }
+    if (feeds.empty()) {
+      break;
+    }
+    sequences_.Feed(feeds, times, [&](size_t feed, size_t /*row*/, std::span<const float> logits) {
+      next[feed] = std::max(0, Argmax(logits));
+    });
+    for (size_t feed = 0; feed < feeds.size(); ++feed) {
+      growing[feed]->tokens.push_back(next[feed]);
+    }
+  }
+  for (const Answer& answer : answers) {
+    group[answer.sequence].quality.score =
+        ScoreAnswer(*item_, AnswerText(tokenizer_, answer.tokens));
+  }
 }
 
-Result<PromptQuality> PromptEvaluator::Evaluate(KvCoder& coder) {
+std::vector<Result<PromptQuality>> PromptEvaluator::Evaluate(std::span<KvCoder* const> coders) {
   KVIK_CHECK(raw_ != nullptr && !raw_->rows.empty(), "no prompt with judged positions is loaded");
-  PromptQuality quality;
-  KVIK_TRY(Pass(coder, 0, prompt_->shape().num_tokens, &quality));
-  CompareRows(quality);
-  std::vector<TokenId> tops;
-  KVIK_TRY(CompareContinuation(coder, quality, tops));
-  if (raw_->score >= 0) {
-    quality.scored = 1;
-    quality.score_raw = raw_->score;
-    KVIK_ASSIGN(quality.score, ScoreCoded(coder, tops));
+  KVIK_CHECK(coders.size() <= group_size(), "%zu coders at once, not %zu", coders.size(),
+             group_size());
+  std::vector<Measured> group(coders.size());
+  for (size_t i = 0; i < group.size(); ++i) {
+    sequences_.Begin(i, *coders[i], times_.coding_us);
+    if (!sequences_.error(i)) {
+      CompareRows(i, group[i].quality);
+      group[i].unchanged = sequences_.unchanged(i) && !options_.every_block;
+    }
   }
-  KVIK_TRY(MeasureText(coder, quality));
-  return quality;
+  CompareContinuations(group);
+  if (raw_->score >= 0) {
+    ScoreCoded(group);
+  }
+  MeasureTexts(group);
+  std::vector<Result<PromptQuality>> results;
+  for (size_t i = 0; i < group.size(); ++i) {
+    const std::optional<Error>& error = sequences_.error(i);
+    results.push_back(error ? Result<PromptQuality>(*error)
+                            : Result<PromptQuality>(std::move(group[i].quality)));
+  }
+  return results;
 }
 
 }  // namespace kvik::eval

@@ -17,16 +17,15 @@
 #include <string>
 #include <vector>
 
-#include "base/aligned_buffer.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "eval/attention_probe.h"
+#include "eval/coded_sequences.h"
 #include "eval/dataset.h"
 #include "eval/kv_coder.h"
 #include "eval/logits.h"
 #include "eval/raw_prompt.h"
-#include "kv/block_masks.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 
@@ -77,7 +76,8 @@ struct QualityTimes {
   int64_t task_us = 0;     // generating answers
 };
 
-// Measures coders on prompts, one prompt after the other. Owned by the model's thread.
+// Measures coders on prompts, one prompt after the other, several coders at a time: their rows go
+// through the model together. Owned by the model's thread.
 class PromptEvaluator {
  public:
   // Borrows everything. kUnsupported: the model does not store KV as bf16.
@@ -89,43 +89,34 @@ class PromptEvaluator {
   PromptEvaluator(const PromptEvaluator&) = delete;
   PromptEvaluator& operator=(const PromptEvaluator&) = delete;
 
-  // Prepares `prompt`, which must outlive its evaluations: the raw run once, for all coders.
-  // kInvalidInput: it is of another model. kCorrupt: the raw run does not say what the prompt says
-  // it said, so it was computed with other arithmetic.
-  Result<void> Load(const RawPrompt& prompt, const EvalItem& item);
-  // REQUIRES: a prompt was loaded, with at least one judged position. Fails as the coder does.
-  Result<PromptQuality> Evaluate(KvCoder& coder);
+  // Prepares `prompt`, which must outlive its evaluations, for `coders` coders: the raw run once,
+  // for all of them. kInvalidInput: it is of another model. kCorrupt: the raw run does not say what
+  // the prompt says it said, so it was computed with other arithmetic. kExhausted.
+  Result<void> Load(const RawPrompt& prompt, const EvalItem& item, size_t coders = 1);
+  // How many coders Evaluate takes at once for the loaded prompt: what fits a step of the model and
+  // a bound on memory, 1 at least.
+  [[nodiscard]] size_t group_size() const { return sequences_.size(); }
+  // The result of every coder; each fails alone, as it does. REQUIRES: a prompt was loaded, with at
+  // least one judged position; group_size() coders at most.
+  std::vector<Result<PromptQuality>> Evaluate(std::span<KvCoder* const> coders);
 
   [[nodiscard]] const QualityTimes& times() const { return times_; }
 
  private:
   struct RawRun;
+  struct Measured;
   PromptEvaluator(model::Model& model, ThreadPool& pool, const text::Tokenizer& tokenizer,
                   const Clock& clock, const QualityOptions& options);
 
-  [[nodiscard]] std::span<std::byte> arena() { return {arena_.data(), arena_.size_bytes()}; }
-  Result<void> Reserve(int32_t tokens);
+  [[nodiscard]] size_t GroupSize(const RawShape& shape, int32_t tokens, size_t coders) const;
   void ComputeRawRun();
   void ProbeRaw();
-  // Positions [first_pos, first_pos + num_tokens) of the arena through the coder and back; adds
-  // sizes to `quality` unless it is null.
-  Result<void> Pass(KvCoder& coder, int32_t first_pos, int32_t num_tokens, PromptQuality* quality);
-  // The prompt's raw rows into the arena.
-  void WriteRaw();
-  // Masks are those of the prompt's last pass, and nothing is dropped after it.
-  void ResetMasks();
-  void Drop(int32_t layer, const DroppedTokens& dropped);
-  // What the pass of the prompt did to rows and to attention.
-  void CompareRows(PromptQuality& quality);
-  // Feeds tokens after the prompt and calls visit(first, logits) with the rows from `first` on;
-  // blocks that fill up go through `coder` if every block is to.
-  template <typename Visit>
-  Result<void> Feed(std::span<const TokenId> tokens, KvCoder* coder, PromptQuality* quality,
-                    Visit visit);
-  Result<void> CompareContinuation(KvCoder& coder, PromptQuality& quality,
-                                   std::vector<TokenId>& tops);
-  Result<void> MeasureText(KvCoder& coder, PromptQuality& quality);
-  Result<double> ScoreCoded(KvCoder& coder, std::span<const TokenId> tops);
+  // What the coder did to the prompt's rows and to attention; right after the sequence's Begin.
+  void CompareRows(size_t sequence, PromptQuality& quality);
+  // Of a group; element i is of sequence i.
+  void CompareContinuations(std::span<Measured> group);
+  void ScoreCoded(std::span<Measured> group);
+  void MeasureTexts(std::span<Measured> group);
 
   model::Model& model_;
   ThreadPool& pool_;
@@ -134,16 +125,10 @@ class PromptEvaluator {
   QualityOptions options_;
   QualityTimes times_;
 
-  AlignedBuffer arena_;  // of one sequence
-  std::vector<BlockId> blocks_;
-  std::unique_ptr<kv::BlockMasks> masks_;  // of the arena's blocks
-  model::StepBatch step_;
-
+  CodedSequences sequences_;
   const RawPrompt* prompt_ = nullptr;
   const EvalItem* item_ = nullptr;
   std::unique_ptr<RawRun> raw_;
-  std::vector<std::vector<Bf16>> coded_rows_;               // [layers][2: K, V], of the last pass
-  std::vector<std::vector<DroppedTokens>> prompt_dropped_;  // [layers], of the prompt's last pass
 };
 
 }  // namespace kvik::eval

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "attention/kv_pages.h"
@@ -21,9 +23,11 @@ namespace kvik::eval {
 namespace {
 
 using testing::DroppingCoder;
+using testing::DroppingNothingCoder;
 using testing::FailingCoder;
 using ::testing::HasSubstr;
 using testing::IdentityCoder;
+using testing::PromptOnlyCoder;
 using testing::RoundingCoder;
 
 class Quality : public ::testing::Test {
@@ -31,7 +35,9 @@ class Quality : public ::testing::Test {
   struct Bench {
     explicit Bench(int threads = 1, int32_t logit_rows = 64)
         : setup({.num_heads = 3, .num_kv_heads = 1}, threads,
-                {.isa = Isa::kScalar, .max_batch_rows = 64, .max_logit_rows = logit_rows}) {}
+                {.isa = Isa::kScalar,
+                 .max_batch_rows = std::max(64, logit_rows),
+                 .max_logit_rows = logit_rows}) {}
     std::unique_ptr<PromptEvaluator> Evaluator(const QualityOptions& options) {
       return PromptEvaluator::Create(*setup.model, setup.pool, *setup.tokenizer, clock, options)
           .value();
@@ -48,6 +54,10 @@ class Quality : public ::testing::Test {
     testing::TinySetup setup;
     ManualClock clock;
   };
+  static Result<PromptQuality> Measure(PromptEvaluator& evaluator, KvCoder& coder) {
+    KvCoder* one[] = {&coder};
+    return evaluator.Evaluate(one)[0];
+  }
   static constexpr int32_t kAnswer = 24;
   std::vector<EvalItem> items_ = testing::MadeItems(6);
 };
@@ -129,7 +139,7 @@ TEST_F(Quality, IsWhatItIsDefinedToBe) {
     const auto evaluator = bench.Evaluator({});
     ASSERT_TRUE(evaluator->Load(raw, items_[static_cast<size_t>(raw.shape().item)]));
     RoundingCoder coder(1);
-    const PromptQuality quality = evaluator->Evaluate(coder).value();
+    const PromptQuality quality = Measure(*evaluator, coder).value();
     const Naive naive = Recompute(*bench.setup.model, raw, 1);
     EXPECT_EQ(quality.positions, raw.shape().num_continuation - 1);
     EXPECT_EQ(quality.agreeing, naive.agreeing);
@@ -156,9 +166,9 @@ TEST_F(Quality, NothingChangesWhenKvComesBackAsItWas) {
     ASSERT_TRUE(evaluator->Load(raw, item));
     // A worse coder before it leaves no trace.
     RoundingCoder coarse(0);
-    ASSERT_TRUE(evaluator->Evaluate(coarse));
+    ASSERT_TRUE(Measure(*evaluator, coarse));
     IdentityCoder coder;
-    const PromptQuality quality = evaluator->Evaluate(coder).value();
+    const PromptQuality quality = Measure(*evaluator, coder).value();
     EXPECT_EQ(quality.agreeing, quality.positions);
     EXPECT_EQ(quality.sure_agreeing, quality.sure_positions);
     EXPECT_LT(quality.kl_nats, 1e-6);
@@ -193,7 +203,7 @@ TEST_F(Quality, DoesNotDependOnThreadsOrOnHowManyRowsTheModelTakes) {
       const auto evaluator = bench.Evaluator(options);
       ASSERT_TRUE(evaluator->Load(raw, items_[static_cast<size_t>(raw.shape().item)]));
       RoundingCoder coder(2);
-      results.push_back(evaluator->Evaluate(coder).value());
+      results.push_back(Measure(*evaluator, coder).value());
     }
     ExpectEqual(results[0], results[1]);
   }
@@ -207,7 +217,7 @@ TEST_F(Quality, WhatDecodesOnCodedBlocksIsAnswerAndScoredAsSuch) {
   RoundingCoder coder(0);
   const auto plain = bench.Evaluator({});
   ASSERT_TRUE(plain->Load(raw, item));
-  const PromptQuality quality = plain->Evaluate(coder).value();
+  const PromptQuality quality = Measure(*plain, coder).value();
   ASSERT_LT(quality.agreeing, quality.positions) << "the coder changes nothing: a poor test";
   EXPECT_EQ(quality.scored, 0);
   // Whatever it says beyond the raw answer cannot be in the raw answer.
@@ -218,7 +228,7 @@ TEST_F(Quality, WhatDecodesOnCodedBlocksIsAnswerAndScoredAsSuch) {
   if (ScoreAnswer(item, item.answers[0]) == 1) {
     const auto scored = bench.Evaluator({.score_tasks = true, .answer_tokens = kAnswer});
     ASSERT_TRUE(scored->Load(raw, item));
-    const PromptQuality with = scored->Evaluate(coder).value();
+    const PromptQuality with = Measure(*scored, coder).value();
     EXPECT_EQ(with.scored, 1);
     EXPECT_EQ(with.score_raw, 1);
     EXPECT_EQ(with.score, 0);
@@ -237,8 +247,8 @@ TEST_F(Quality, DroppedTokensAreOutOfAttentionWhateverTheirRowsHold) {
     ASSERT_TRUE(evaluator->Load(raw, item));
     DroppingCoder zeros(raw.shape().head_dim, raw.shape().num_kv_heads, 0);
     DroppingCoder huge(raw.shape().head_dim, raw.shape().num_kv_heads, 0x4700);
-    const PromptQuality a = evaluator->Evaluate(zeros).value();
-    const PromptQuality b = evaluator->Evaluate(huge).value();
+    const PromptQuality a = Measure(*evaluator, zeros).value();
+    const PromptQuality b = Measure(*evaluator, huge).value();
     EXPECT_GT(a.kl_nats, 1e-6);
     EXPECT_EQ(a.kl_nats, b.kl_nats);
     EXPECT_EQ(a.text_nll, b.text_nll);
@@ -247,7 +257,7 @@ TEST_F(Quality, DroppedTokensAreOutOfAttentionWhateverTheirRowsHold) {
     EXPECT_EQ(a.attention.score_difference, 0);  // of what is left
     // Nothing stays dropped.
     IdentityCoder identity;
-    EXPECT_LT(evaluator->Evaluate(identity).value().kl_nats, 1e-6);
+    EXPECT_LT(Measure(*evaluator, identity).value().kl_nats, 1e-6);
   }
 }
 
@@ -258,7 +268,7 @@ TEST_F(Quality, FailuresSayWhoFailed) {
   const auto evaluator = bench.Evaluator({});
   ASSERT_TRUE(evaluator->Load(raw, item));
   FailingCoder coder;
-  const auto failed = evaluator->Evaluate(coder);
+  const auto failed = Measure(*evaluator, coder);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(failed.error().message, HasSubstr("failing: not this layer"));
@@ -266,6 +276,83 @@ TEST_F(Quality, FailuresSayWhoFailed) {
   RawPrompt other = bench.Raw(items_, {"math", 0});
   other.mutable_continuation()[3] ^= 1;
   EXPECT_EQ(evaluator->Load(other, item).error().code, ErrorCode::kCorrupt);
+}
+
+TEST_F(Quality, OfAGroupIsThatOfEachAlone) {
+  for (const bool every_block : {false, true}) {
+    for (const Cell& cell : {Cell{"math", 0}, Cell{"qa", 300}}) {
+      SCOPED_TRACE(CellName(cell) + (every_block ? ", every block" : ""));
+      const QualityOptions options{
+          .every_block = every_block, .score_tasks = true, .answer_tokens = kAnswer};
+      Bench bench(2, 200);
+      const RawPrompt raw = bench.Raw(items_, cell);
+      const EvalItem& item = items_[static_cast<size_t>(raw.shape().item)];
+      RoundingCoder coarse(0);
+      RoundingCoder fine(2);
+      IdentityCoder identity;
+      FailingCoder failing;
+      PromptOnlyCoder late;
+      DroppingCoder dropping(raw.shape().head_dim, raw.shape().num_kv_heads, 0x4700);
+      KvCoder* coders[] = {&coarse, &failing, &dropping, &identity, &late, &fine};
+      const size_t count = std::size(coders);
+      const auto together = bench.Evaluator(options);
+      ASSERT_TRUE(together->Load(raw, item, count));
+      ASSERT_EQ(together->group_size(), count);
+      const auto results = together->Evaluate(coders);
+      // A sequence takes the place of another coder's.
+      std::vector<KvCoder*> reversed(std::rbegin(coders), std::rend(coders));
+      const auto again = together->Evaluate(reversed);
+      ASSERT_EQ(results.size(), count);
+      ASSERT_EQ(again.size(), count);
+      const auto alone = bench.Evaluator(options);
+      ASSERT_TRUE(alone->Load(raw, item));
+      for (size_t i = 0; i < count; ++i) {
+        SCOPED_TRACE(coders[i]->name());
+        const auto one = Measure(*alone, *coders[i]);
+        const bool fails = coders[i] == &failing || (every_block && coders[i] == &late);
+        ASSERT_EQ(one.has_value(), !fails);
+        for (const auto* result : {&results[i], &again[count - 1 - i]}) {
+          ASSERT_EQ(result->has_value(), !fails);
+          if (fails) {
+            EXPECT_EQ(result->error().message, one.error().message);
+          } else {
+            ExpectEqual(**result, *one);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Quality, GroupsAreWhatFitsAStep) {
+  Bench bench;  // of 64 rows
+  const RawPrompt raw = bench.Raw(items_, {"qa", 0});
+  const EvalItem& item = items_[static_cast<size_t>(raw.shape().item)];
+  const auto fitting = static_cast<size_t>(64 / (raw.shape().num_continuation - 1));
+  ASSERT_GT(fitting, 1U);
+  const auto evaluator = bench.Evaluator({});
+  ASSERT_TRUE(evaluator->Load(raw, item, 100));
+  EXPECT_EQ(evaluator->group_size(), fitting);
+  ASSERT_TRUE(evaluator->Load(raw, item, 1));
+  EXPECT_EQ(evaluator->group_size(), 1U);
+  const auto sealing = bench.Evaluator({.every_block = true});
+  ASSERT_TRUE(sealing->Load(raw, item, 100));
+  EXPECT_EQ(sealing->group_size(), 64 / 16U);
+}
+
+// The model does not run for a coder that gives back every bit; what it would say is known.
+TEST_F(Quality, WhatIsNotComputedIsWhatComputingItGives) {
+  Bench bench;
+  for (const Cell& cell : {Cell{"math", 0}, Cell{"qa", 300}}) {
+    const RawPrompt raw = bench.Raw(items_, cell);
+    EvalItem item = items_[static_cast<size_t>(raw.shape().item)];
+    item.answers = {text::Decode(*bench.setup.tokenizer, raw.continuation())};
+    const auto evaluator = bench.Evaluator({.score_tasks = true, .answer_tokens = kAnswer});
+    ASSERT_TRUE(evaluator->Load(raw, item));
+    IdentityCoder skipped;
+    DroppingNothingCoder computed;
+    ExpectEqual(Measure(*evaluator, skipped).value(), Measure(*evaluator, computed).value());
+  }
 }
 
 class Cells : public Quality {
@@ -343,6 +430,7 @@ TEST_F(Cells, ACoderThatFailsDoesNotStopTheOthers) {
   ASSERT_TRUE(run);
   EXPECT_EQ(run->coders[0].error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(run->coders[1]->prompts, 6);
+  EXPECT_EQ(run->evaluations, 6);
 }
 
 }  // namespace

@@ -85,4 +85,28 @@ class FailingCoder final : public KvCoder {
   }
 };
 
+// Gives back what it got, but says of no positions at all that they are dropped.
+class DroppingNothingCoder final : public KvCoder {
+ public:
+  [[nodiscard]] std::string name() const override { return "dropping nothing"; }
+  [[nodiscard]] std::string identity() const override { return name(); }
+  Result<CodedSize> RoundTrip(const CodedRows& rows, int /*thread*/) override {
+    return CodedSize{.bytes = 3 * (rows.keys->size() + rows.values->size()),
+                     .dropped = {{.kv_head = 0, .first_pos = 2, .end_pos = 2}}};
+  }
+};
+
+// Takes the prompt, and nothing after it.
+class PromptOnlyCoder final : public KvCoder {
+ public:
+  [[nodiscard]] std::string name() const override { return "prompt only"; }
+  [[nodiscard]] std::string identity() const override { return name(); }
+  Result<CodedSize> RoundTrip(const CodedRows& rows, int /*thread*/) override {
+    if (rows.first_pos > 0) {
+      return Err(ErrorCode::kUnsupported, "not behind the prompt");
+    }
+    return CodedSize{.bytes = 1, .dropped = {}};
+  }
+};
+
 }  // namespace kvik::eval::testing
