@@ -39,7 +39,16 @@ class Buffer {
   // A copy of `bytes`, charged to nobody. kExhausted when there is no memory.
   static Result<Buffer> CopyOf(std::span<const std::byte> bytes);
 
+  // Bytes of somebody else, without a copy: `owner` keeps them alive and unchanged.
+  static Buffer Share(const std::shared_ptr<const void>& owner, std::span<const std::byte> bytes) {
+    return {std::shared_ptr<const std::byte>(owner, bytes.data()), bytes.size()};
+  }
+
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_.get(), size_bytes_}; }
+  // Keeps the bytes alive: how they go on to somebody who knows no Buffer.
+  [[nodiscard]] std::shared_ptr<const void> owner() const { return data_; }
+  // Whether nobody else holds a copy of this Buffer.
+  [[nodiscard]] bool unique() const { return data_.use_count() <= 1; }
   [[nodiscard]] size_t size_bytes() const { return size_bytes_; }
   // The same bytes without a copy, charged to `account` too until the result and its copies are
   // gone. The caller has added size_bytes() to the account (MemoryAccount::TryAdd).

@@ -70,7 +70,7 @@ class Catalog {
   // The object was used.
   void Touch(Slot slot);
   // Who goes next: by the order, then soft pins; hard pins stay, and what `may_go` refuses. The
-  // caller erases it.
+  // caller erases it before any other call.
   std::optional<Slot> Victim(const MayGo& may_go);
 
   // `ttl_us` 0: until Unpin. A new pin replaces the old one. kExhausted beyond max_pinned_share.
@@ -116,6 +116,7 @@ class Catalog {
     uint64_t used_at = 0;  // use counter, for comparisons within a chunk
     PinKind pin = PinKind::kNone;
     bool used_again = false;
+    bool in_order = true;                 // false: chosen as a victim
     Slot next_encoding = kNoSlot;         // of the same chunk
     std::list<Slot>::iterator of_tenant;  // in its tenant's list
   };
