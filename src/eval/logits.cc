@@ -23,16 +23,27 @@ double LogSum(std::span<const float> logits, float largest) {
 
 }  // namespace
 
+// The largest value is found in lanes that compilers turn into vectors, its place afterwards.
 TokenId Argmax(std::span<const float> logits) {
-  TokenId best = -1;
-  float largest = -std::numeric_limits<float>::infinity();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] > largest) {
-      largest = logits[i];
-      best = static_cast<TokenId>(i);
+  constexpr size_t kLanes = 16;
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  float lanes[kLanes];
+  std::fill_n(lanes, kLanes, kLowest);
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const float logit = logits[i + lane];
+      lanes[lane] = logit > lanes[lane] ? logit : lanes[lane];
     }
   }
-  return best;
+  for (; i < logits.size(); ++i) {
+    lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
+  }
+  const float largest = *std::max_element(lanes, lanes + kLanes);
+  if (largest == kLowest) {
+    return -1;
+  }
+  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
 RawRow DescribeRow(std::span<const float> logits, std::span<float> probabilities) {
@@ -73,12 +84,17 @@ RowComparison CompareRow(std::span<const float> raw, std::span<const float> raw_
   if (out.top < 0) {
     return {.kl_nats = kWorstNats, .top = -1, .nll_nats = kWorstNats};
   }
-  const double coded_log_sum = LogSum(coded, coded[static_cast<size_t>(out.top)]);
+  // Both sums in one pass: their additions wait for each other less than either alone.
+  const auto largest = static_cast<double>(coded[static_cast<size_t>(out.top)]);
+  double sum = 0;
   double expected_difference = 0;
   for (size_t i = 0; i < raw.size(); ++i) {
-    expected_difference += static_cast<double>(raw_probabilities[i]) *
-                           (static_cast<double>(raw[i]) - static_cast<double>(coded[i]));
+    const auto logit = static_cast<double>(coded[i]);
+    sum += std::exp(logit - largest);
+    expected_difference +=
+        static_cast<double>(raw_probabilities[i]) * (static_cast<double>(raw[i]) - logit);
   }
+  const double coded_log_sum = largest + std::log(sum);
   // Rounding can take a divergence of nothing below zero.
   const double kl = expected_difference - raw_row.log_sum + coded_log_sum;
   out.kl_nats = Bounded(kl < 0 ? 0 : kl);

@@ -19,6 +19,20 @@ TEST(Logits, TheLargestIsTheFirstOfEquals) {
   EXPECT_EQ(Argmax(std::vector<float>{1, 3, 3, 2}), 1);
   EXPECT_EQ(Argmax(std::vector<float>{kNaN, -5, kNaN}), 1);
   EXPECT_EQ(Argmax(std::vector<float>{kNaN, kNaN}), -1);
+  EXPECT_EQ(Argmax({}), -1);
+  Rng rng(5);
+  for (size_t n = 1; n < 70; ++n) {  // of few different values, so that many are equal
+    std::vector<float> logits(n);
+    TokenId best = -1;
+    for (size_t i = 0; i < n; ++i) {
+      const auto value = static_cast<float>(rng.Range(0, 6));
+      logits[i] = value == 0 ? kNaN : value;
+      if (value > 0 && (best < 0 || value > logits[static_cast<size_t>(best)])) {
+        best = static_cast<TokenId>(i);
+      }
+    }
+    EXPECT_EQ(Argmax(logits), best) << n << " logits, seed 5";
+  }
 }
 
 // Against the definition in long double.

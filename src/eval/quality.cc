@@ -127,11 +127,16 @@ Result<void> PromptEvaluator::Load(const RawPrompt& prompt, const EvalItem& item
     return Err(ErrorCode::kInvalidInput, "the raw prompt of %d tokens exceeds the context of %d",
                longest, model_.options().max_context_tokens);
   }
+  auto next = std::make_unique<RawRun>();
+  if (raw_ != nullptr) {  // the large arrays keep their memory
+    next->logits = std::move(raw_->logits);
+    next->probabilities = std::move(raw_->probabilities);
+  }
   raw_.reset();
   KVIK_TRY(sequences_.Reset(prompt, GroupSize(shape, longest, coders), longest));
   prompt_ = &prompt;
   item_ = &item;
-  raw_ = std::make_unique<RawRun>();
+  raw_ = std::move(next);
   ComputeRawRun();
   const std::span<const TokenId> said = prompt.continuation();
   for (size_t i = 0; i < raw_->rows.size(); ++i) {
