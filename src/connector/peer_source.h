@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// connector/peer_source.h: another process over transfer: a pool node, or an engine whose live
+// cache answers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "connector/source.h"
+#include "transfer/endpoint.h"
+#include "transfer/object_client.h"
+
+namespace kvik::connector {
+
+class PeerSource final : public ObjectSource, public ObjectTarget {
+ public:
+  // "pool 10.0.0.7:4711": `kind` and the client's address are its name. `tenant` goes with every
+  // call.
+  PeerSource(std::string kind, std::unique_ptr<transfer::ObjectClient> client, std::string address,
+             std::string tenant);
+
+  [[nodiscard]] std::string name() const override { return name_; }
+  void Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) override;
+  std::shared_ptr<transfer::CallHandle> Get(const kv::ObjectKey& key, int64_t deadline_us,
+                                            std::shared_ptr<transfer::GetSink> sink,
+                                            uint8_t priority) override;
+  void Discard(const kv::ObjectKey& key) override;
+  // From the peer's hello.
+  [[nodiscard]] std::optional<control::MachineSpeeds> sender_speeds() const override;
+  void Put(NewObject object, int64_t deadline_us, Stored done) override;
+
+  [[nodiscard]] transfer::ObjectClient& client() { return *client_; }
+
+ private:
+  const std::string name_;
+  const std::string tenant_;
+  const std::unique_ptr<transfer::ObjectClient> client_;
+};
+
+// What `hello.extra` holds between processes of kvik: this machine's speeds.
+[[nodiscard]] std::vector<std::byte> HelloExtra(const control::MachineSpeeds& speeds);
+
+}  // namespace kvik::connector
