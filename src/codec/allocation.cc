@@ -61,14 +61,14 @@ Result<Allocation> Allocation::Make(const ArgValue& value, bool integral, std::s
                                     const StageSite& site) {
   const int32_t num_layers = site.model->num_layers;
   Allocation allocation;
-  allocation.num_heads_ = site.model->num_kv_heads;
   std::vector<double> cells;
   if (value.word == "mix") {
     KVIK_ASSIGN(cells, ByScore(value, scores, site));
+    allocation.cells_a_layer_ = static_cast<size_t>(site.model->num_kv_heads);
   } else {
+    // A model's numbers may be claims of a file: with no tensor to back them, heads cost nothing.
     for (int32_t layer = 0; layer < num_layers; ++layer) {
-      cells.insert(cells.end(), static_cast<size_t>(allocation.num_heads_),
-                   ByLayer(value, layer, num_layers));
+      cells.push_back(ByLayer(value, layer, num_layers));
     }
   }
   if (integral) {

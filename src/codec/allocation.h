@@ -40,14 +40,14 @@ class Allocation {
   // All values there are, ascending; At(layer, head) is distinct()[Index(layer, head)].
   [[nodiscard]] const std::vector<double>& distinct() const { return distinct_; }
   [[nodiscard]] size_t Index(int32_t layer, int32_t head) const {
-    return cells_[static_cast<size_t>(layer) * static_cast<size_t>(num_heads_) +
-                  static_cast<size_t>(head)];
+    return cells_[static_cast<size_t>(layer) * cells_a_layer_ +
+                  (cells_a_layer_ == 1 ? 0 : static_cast<size_t>(head))];
   }
 
  private:
-  int32_t num_heads_ = 0;
+  size_t cells_a_layer_ = 1;  // kv_heads, or 1: all heads of a layer are alike
   std::vector<double> distinct_;
-  std::vector<uint32_t> cells_;  // [layers, kv_heads], indices of distinct_
+  std::vector<uint32_t> cells_;  // [layers, cells_a_layer_], indices of distinct_
 };
 
 }  // namespace kvik::codec
