@@ -20,20 +20,7 @@
 namespace kvik::attention {
 namespace {
 
-class MaskedAttentionTest : public TargetTest {
- protected:
-  // Every target gets other cases: the code that masks is the same for all of them.
-  [[nodiscard]] static std::vector<uint64_t> Seeds(size_t count) {
-    const Target& t = GetParam();
-    const uint64_t target = static_cast<uint64_t>(t.isa) * 4 +
-                            static_cast<uint64_t>(t.compute) * 2 + static_cast<uint64_t>(t.dtype);
-    std::vector<uint64_t> seeds;
-    for (uint64_t i = 0; i < count; ++i) {
-      seeds.push_back(1 + target + 16 * i);
-    }
-    return seeds;
-  }
-};
+class MaskedAttentionTest : public TargetTest {};
 
 INSTANTIATE_TEST_SUITE_P(Isas, MaskedAttentionTest, testing::ValuesIn(AllTargets()),
                          [](const auto& param) { return TargetName(param.param); });
@@ -178,7 +165,7 @@ TEST_P(MaskedAttentionTest, EqualsTheReferenceForEveryHeadLayoutAndBlockSize) {
 TEST_P(MaskedAttentionTest, OutputDependsOnPositionContentAndDropsOnly) {
   const AttentionShape shapes[] = {Shape(9, 3, 64), Shape(14, 2, 64), Shape(4, 1, 80),
                                    Shape(4, 2, 128, 70), Shape(2, 2, 96, 600)};
-  for (const uint64_t seed : Seeds(2)) {
+  for (const uint64_t seed : Seeds(Cases(2))) {
     Rng rng(seed);
     const AttentionShape& shape = shapes[rng.Below(std::size(shapes))];
     const int length = Length(static_cast<int>(rng.Range(kSpanTokens, 3 * kSpanTokens)));
