@@ -4,9 +4,12 @@
 //
 // They lie side by side in one arena, each in blocks of its own with masks of its own, so one step
 // of the model takes rows of many of them: a few dozen rows are too few to keep a processor busy.
-// What a sequence gets from the model does not depend on the others.
+// A sequence goes on in two branches, for the answer and for another text: they share the blocks
+// that the prompt fills, and neither sees the other. What a branch gets from the model does not
+// depend on what else is fed.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,9 +31,12 @@
 
 namespace kvik::eval {
 
-// Tokens [first, first + tokens.size()) after the prompt of a sequence. Borrowed.
+constexpr size_t kBranches = 2;
+
+// Tokens [first, first + tokens.size()) after the prompt, of one branch of a sequence. Borrowed.
 struct FedTokens {
   size_t sequence = 0;
+  size_t branch = 0;  // below kBranches
   size_t first = 0;
   std::span<const TokenId> tokens;
 };
@@ -52,10 +58,10 @@ class CodedSequences {
   // coder as well. REQUIRES: the model stores KV as bf16.
   CodedSequences(model::Model& model, ThreadPool& pool, const Clock& clock, bool every_block);
 
-  // What one sequence of so many tokens takes.
-  [[nodiscard]] size_t BytesOf(int32_t tokens) const;
-  // Makes room for `count` sequences of up to `tokens` tokens that begin with `prompt`, which must
-  // outlive them. Nothing stays of what was there. kExhausted.
+  // What one sequence takes, of up to `tokens` tokens with those of the prompt.
+  [[nodiscard]] size_t BytesOf(const RawPrompt& prompt, int32_t tokens) const;
+  // Makes room for `count` such sequences that begin with `prompt`, which must outlive them.
+  // Nothing stays of what was there. kExhausted.
   Result<void> Reset(const RawPrompt& prompt, size_t count, int32_t tokens);
   [[nodiscard]] size_t size() const { return sequences_.size(); }
 
@@ -65,10 +71,10 @@ class CodedSequences {
   // `coding_us` grows by the time of all coding. If the coder fails, here or later, error() says
   // so, and nothing more is done for the sequence.
   void Begin(size_t sequence, KvCoder& coder, int64_t& coding_us);
-  // Goes back to the end of the prompt.
+  // Both branches go back to the end of the prompt.
   void Rewind(size_t sequence);
-  // Feeds tokens to sequences, as many rows at a time as the model takes. REQUIRES: no sequence
-  // occurs twice; what is before the tokens has been fed.
+  // Feeds tokens to sequences, as many rows at a time as the model takes. REQUIRES: no branch
+  // of a sequence occurs twice; what is before the tokens has been fed.
   void Feed(std::span<const FedTokens> feeds, const FeedTimes& times, const Visit& visit);
 
   [[nodiscard]] const std::optional<Error>& error(size_t sequence) const {
@@ -76,7 +82,7 @@ class CodedSequences {
   }
   // The coder gave back every bit of the prompt, and nothing is dropped.
   [[nodiscard]] bool unchanged(size_t sequence) const { return sequences_[sequence].unchanged; }
-  // That went through the coder and came out of it so far.
+  // That went through the coder and came out of it so far, of the prompt and the first branch.
   [[nodiscard]] int64_t values(size_t sequence) const { return sequences_[sequence].values; }
   [[nodiscard]] int64_t bytes(size_t sequence) const { return sequences_[sequence].bytes; }
   // Of the prompt.
@@ -90,7 +96,7 @@ class CodedSequences {
 
  private:
   struct Sequence {
-    std::vector<BlockId> blocks;
+    std::array<std::vector<BlockId>, kBranches> blocks;
     KvCoder* coder = nullptr;
     int64_t* coding_us = nullptr;
     std::vector<std::vector<DroppedTokens>> prompt_dropped;  // [layers]
@@ -106,11 +112,15 @@ class CodedSequences {
 
   [[nodiscard]] std::span<std::byte> arena() { return {arena_.data(), arena_.size_bytes()}; }
   [[nodiscard]] size_t BlocksOf(int32_t tokens) const;
-  // Positions [first_pos, first_pos + num_tokens) through the coder and back.
-  void Pass(Sequence& sequence, int32_t first_pos, int32_t num_tokens);
-  Result<CodedLayer> PassLayer(const Sequence& sequence, int32_t layer, int32_t first_pos,
-                               int32_t num_tokens, int thread);
-  void Drop(const Sequence& sequence, int32_t layer, const DroppedTokens& dropped);
+  // Blocks of the prompt that are full, which branches share.
+  [[nodiscard]] size_t SharedBlocks(const RawPrompt& prompt) const;
+  // The prompt, as it lies in the first branch, for the others too.
+  void Fork(const Sequence& sequence);
+  // Positions [first_pos, first_pos + num_tokens) of a branch through the coder and back.
+  void Pass(Sequence& sequence, size_t branch, int32_t first_pos, int32_t num_tokens);
+  Result<CodedLayer> PassLayer(const Sequence& sequence, size_t branch, int32_t layer,
+                               int32_t first_pos, int32_t num_tokens, int thread);
+  void Drop(std::span<const BlockId> blocks, int32_t layer, const DroppedTokens& dropped);
 
   model::Model& model_;
   ThreadPool& pool_;

@@ -68,19 +68,22 @@ TEST_F(Sequences, AreFedTogetherAsEachAloneAndTokenByToken) {
     // More rows than a step takes, of sequences in any order and of different lengths.
     const FedTokens feeds[] = {{.sequence = 2, .tokens = said.first(16)},
                                {.sequence = 0, .tokens = said.first(9)},
-                               {.sequence = 1, .tokens = said.first(13)}};
+                               {.sequence = 1, .tokens = said.first(13)},
+                               {.sequence = 2, .branch = 1, .tokens = said.subspan(2, 14)},
+                               {.sequence = 0, .branch = 1, .tokens = said.subspan(1, 5)}};
     const std::vector<Logits> logits = Feed(together, feeds);
     EXPECT_NE(logits[0][0], logits[1][0]);
     EXPECT_NE(logits[2][0], logits[1][0]);
     for (size_t feed = 0; feed < std::size(feeds); ++feed) {
       CodedSequences alone = Make(every_block, 1);
-      if (feed == 1) {
-        alone.BeginRaw(0);
+      KvCoder* const coders[] = {nullptr, &coarse, &dropping};
+      if (KvCoder* coder = coders[feeds[feed].sequence]) {
+        alone.Begin(0, *coder, unused_us_);
       } else {
-        alone.Begin(0, feed == 0 ? static_cast<KvCoder&>(dropping) : coarse, unused_us_);
+        alone.BeginRaw(0);
       }
       for (size_t i = 0; i < feeds[feed].tokens.size(); ++i) {
-        const FedTokens one[] = {{.first = i, .tokens = said.subspan(i, 1)}};
+        const FedTokens one[] = {{.first = i, .tokens = feeds[feed].tokens.subspan(i, 1)}};
         EXPECT_EQ(Feed(alone, one)[0][0], logits[feed][i]) << "feed " << feed << ", token " << i;
       }
     }

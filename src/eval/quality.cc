@@ -17,6 +17,10 @@
 namespace kvik::eval {
 namespace {
 
+// Branches of a sequence.
+constexpr size_t kAnswer = 0;
+constexpr size_t kReference = 1;
+
 // Sequences lie side by side while their KV is no more than this.
 constexpr size_t kGroupBytes = size_t{1} << 30;
 
@@ -102,15 +106,19 @@ Result<std::unique_ptr<PromptEvaluator>> PromptEvaluator::Create(model::Model& m
       new PromptEvaluator(model, pool, tokenizer, clock, options));
 }
 
-size_t PromptEvaluator::GroupSize(const RawShape& shape, int32_t tokens, size_t coders) const {
+size_t PromptEvaluator::GroupSize(const RawPrompt& prompt, int32_t tokens, size_t coders) const {
   const model::ModelOptions& limits = model_.options();
-  const auto most = static_cast<size_t>(std::min(limits.max_logit_rows, limits.max_batch_rows));
-  // Where every block goes through the coder, a step takes no more of a sequence than a block.
-  int32_t rows = std::max(1, shape.num_continuation - 1);
-  rows = options_.every_block ? std::min(rows, limits.block_size_tokens) : rows;
-  const size_t fitting = std::min(most / static_cast<size_t>(rows),
-                                  kGroupBytes / std::max<size_t>(1, sequences_.BytesOf(tokens)));
-  return std::max<size_t>(1, std::min(coders, fitting));
+  int32_t rows = 0;  // of a coder in one step
+  for (const int32_t text : {prompt.shape().num_continuation, prompt.shape().num_reference}) {
+    // Where every block goes through the coder, a step takes no more of a text than a block.
+    const int32_t fed = std::max(0, text - 1);
+    rows += options_.every_block ? std::min(fed, limits.block_size_tokens) : fed;
+  }
+  const int32_t most = std::min(limits.max_logit_rows, limits.max_batch_rows);
+  const size_t bytes = std::max<size_t>(1, sequences_.BytesOf(prompt, tokens));
+  return std::clamp<size_t>(
+      std::min(static_cast<size_t>(most / std::max(1, rows)), kGroupBytes / bytes), 1,
+      std::max<size_t>(1, coders));
 }
 
 Result<void> PromptEvaluator::Load(const RawPrompt& prompt, const EvalItem& item, size_t coders) {
@@ -133,7 +141,7 @@ Result<void> PromptEvaluator::Load(const RawPrompt& prompt, const EvalItem& item
     next->probabilities = std::move(raw_->probabilities);
   }
   raw_.reset();
-  KVIK_TRY(sequences_.Reset(prompt, GroupSize(shape, longest, coders), longest));
+  KVIK_TRY(sequences_.Reset(prompt, GroupSize(prompt, longest, coders), longest));
   prompt_ = &prompt;
   item_ = &item;
   raw_ = std::move(next);
@@ -167,25 +175,26 @@ void PromptEvaluator::ComputeRawRun() {
     sequences_.BeginRaw(0);
   }
   const FeedTimes times{.model_us = times_.raw_us, .visit_us = times_.raw_us};
-  const FedTokens answer[] = {{.tokens = said.first(n)}};
-  sequences_.Feed(answer, times, [&](size_t /*feed*/, size_t row, std::span<const float> logits) {
+  std::vector<double> nll(reference.size() >= 2 ? reference.size() - 1 : 0);
+  const FedTokens texts[] = {{.branch = kAnswer, .tokens = said.first(n)},
+                             {.branch = kReference, .tokens = reference.first(nll.size())}};
+  sequences_.Feed(texts, times, [&](size_t feed, size_t row, std::span<const float> logits) {
+    if (texts[feed].branch == kReference) {
+      nll[row] = RowNll(logits, reference[row + 1]);
+      return;
+    }
     const size_t at = row * raw.vocab;
     std::copy(logits.begin(), logits.end(), raw.logits.begin() + static_cast<ptrdiff_t>(at));
     raw.rows[row] = DescribeRow(logits, std::span(raw.probabilities).subspan(at, raw.vocab));
   });
-  if (reference.size() >= 2) {
-    std::vector<double> nll(reference.size() - 1);
-    const FedTokens text[] = {{.tokens = reference.first(nll.size())}};
-    sequences_.Feed(text, times, [&](size_t /*feed*/, size_t row, std::span<const float> logits) {
-      nll[row] = RowNll(logits, reference[row + 1]);
-    });
+  if (!nll.empty()) {
     raw.text_nll = std::accumulate(nll.begin(), nll.end(), 0.0);
     raw.text_positions = static_cast<int64_t>(nll.size());
   } else {
     for (size_t i = 0; i < n; ++i) {
-      const double nll = raw.rows[i].log_sum -
-                         static_cast<double>(raw.Logits(i)[static_cast<size_t>(said[i + 1])]);
-      raw.text_nll += std::min(nll, kWorstNats);
+      const double nats = raw.rows[i].log_sum -
+                          static_cast<double>(raw.Logits(i)[static_cast<size_t>(said[i + 1])]);
+      raw.text_nll += std::min(nats, kWorstNats);
     }
     raw.text_positions = static_cast<int64_t>(n);
   }
@@ -271,13 +280,20 @@ void PromptEvaluator::CompareRows(size_t sequence, PromptQuality& quality) {
   }
 }
 
-void PromptEvaluator::CompareContinuations(std::span<Measured> group) {
+void PromptEvaluator::CompareTexts(std::span<Measured> group) {
   const RawRun& raw = *raw_;
   const std::span<const TokenId> said = prompt_->continuation();
+  const std::span<const TokenId> reference = prompt_->reference();
   const size_t n = said.size() - 1;
-  std::vector<std::vector<RowComparison>> rows(group.size(), std::vector<RowComparison>(n));
+  // Without a reference the answer is the text.
+  const size_t num_nll = reference.size() >= 2 ? reference.size() - 1 : 0;
+  struct Rows {
+    std::vector<RowComparison> answer;
+    std::vector<double> nll;  // of the reference
+  };
+  std::vector<Rows> rows(group.size(), {std::vector<RowComparison>(n), {}});
   const auto compare = [&](size_t sequence, size_t row, std::span<const float> logits) {
-    rows[sequence][row] =
+    rows[sequence].answer[row] =
         CompareRow(raw.Logits(row), raw.Probabilities(row), raw.rows[row], logits, said[row + 1]);
   };
   std::vector<FedTokens> feeds;
@@ -286,17 +302,24 @@ void PromptEvaluator::CompareContinuations(std::span<Measured> group) {
       const Stopwatch watch(clock_, times_.compare_us);
       pool_.ParallelFor(n, [&](size_t row, int /*thread*/) { compare(i, row, raw.Logits(row)); });
     } else if (!sequences_.error(i)) {
-      feeds.push_back({.sequence = i, .tokens = said.first(n)});
+      rows[i].nll.resize(num_nll);
+      feeds.push_back({.sequence = i, .branch = kAnswer, .tokens = said.first(n)});
+      feeds.push_back({.sequence = i, .branch = kReference, .tokens = reference.first(num_nll)});
     }
   }
   sequences_.Feed(feeds, {.model_us = times_.forward_us, .visit_us = times_.compare_us},
                   [&](size_t feed, size_t row, std::span<const float> logits) {
-                    compare(feeds[feed].sequence, row, logits);
+                    const size_t sequence = feeds[feed].sequence;
+                    if (feeds[feed].branch == kAnswer) {
+                      compare(sequence, row, logits);
+                    } else {
+                      rows[sequence].nll[row] = RowNll(logits, reference[row + 1]);
+                    }
                   });
   for (size_t i = 0; i < group.size(); ++i) {
     PromptQuality& quality = group[i].quality;
     for (size_t row = 0; row < n; ++row) {
-      const RowComparison& comparison = rows[i][row];
+      const RowComparison& comparison = rows[i].answer[row];
       const bool agrees = comparison.top == raw.rows[row].top;
       const bool sure = raw.rows[row].margin >= kSureMargin;
       ++quality.positions;
@@ -307,43 +330,22 @@ void PromptEvaluator::CompareContinuations(std::span<Measured> group) {
       quality.text_nll += comparison.nll_nats;
       group[i].tops.push_back(comparison.top);
     }
-    // What goes through the coder later is of other texts.
+    quality.text_positions = raw.text_positions;
+    quality.text_nll_raw = raw.text_nll;
+    if (num_nll > 0) {
+      quality.text_nll = group[i].unchanged
+                             ? raw.text_nll
+                             : std::accumulate(rows[i].nll.begin(), rows[i].nll.end(), 0.0);
+    }
+    // What goes through the coder later is of answers that differ.
     quality.values = sequences_.values(i);
     quality.bytes = sequences_.bytes(i);
   }
 }
 
-void PromptEvaluator::MeasureTexts(std::span<Measured> group) {
-  const std::span<const TokenId> reference = prompt_->reference();
-  for (Measured& measured : group) {
-    measured.quality.text_positions = raw_->text_positions;
-    measured.quality.text_nll_raw = raw_->text_nll;
-  }
-  if (reference.size() < 2) {
-    return;  // the answer is the text, and measured already
-  }
-  const size_t n = reference.size() - 1;
-  std::vector<std::vector<double>> nll(group.size(), std::vector<double>(n));
-  std::vector<FedTokens> feeds;
-  for (size_t i = 0; i < group.size(); ++i) {
-    if (!group[i].unchanged && !sequences_.error(i)) {
-      sequences_.Rewind(i);  // the reference takes the place of the answer
-      feeds.push_back({.sequence = i, .tokens = reference.first(n)});
-    }
-  }
-  sequences_.Feed(feeds, {.model_us = times_.forward_us, .visit_us = times_.compare_us},
-                  [&](size_t feed, size_t row, std::span<const float> logits) {
-                    nll[feeds[feed].sequence][row] = RowNll(logits, reference[row + 1]);
-                  });
-  for (size_t i = 0; i < group.size(); ++i) {
-    group[i].quality.text_nll =
-        group[i].unchanged ? raw_->text_nll : std::accumulate(nll[i].begin(), nll[i].end(), 0.0);
-  }
-}
-
 // Up to the first token that differs, the answer on coded KV is the raw one: fed and generated
 // tokens are the same there.
-void PromptEvaluator::ScoreCoded(std::span<Measured> group) {
+void PromptEvaluator::ScoreAnswers(std::span<Measured> group) {
   const std::span<const TokenId> said = prompt_->continuation();
   const FeedTimes times{.model_us = times_.task_us, .visit_us = times_.task_us};
   struct Answer {
@@ -412,11 +414,10 @@ std::vector<Result<PromptQuality>> PromptEvaluator::Evaluate(std::span<KvCoder* 
       group[i].unchanged = sequences_.unchanged(i) && !options_.every_block;
     }
   }
-  CompareContinuations(group);
+  CompareTexts(group);
   if (raw_->score >= 0) {
-    ScoreCoded(group);
+    ScoreAnswers(group);
   }
-  MeasureTexts(group);
   std::vector<Result<PromptQuality>> results;
   for (size_t i = 0; i < group.size(); ++i) {
     const std::optional<Error>& error = sequences_.error(i);

@@ -108,15 +108,14 @@ class PromptEvaluator {
   PromptEvaluator(model::Model& model, ThreadPool& pool, const text::Tokenizer& tokenizer,
                   const Clock& clock, const QualityOptions& options);
 
-  [[nodiscard]] size_t GroupSize(const RawShape& shape, int32_t tokens, size_t coders) const;
+  [[nodiscard]] size_t GroupSize(const RawPrompt& prompt, int32_t tokens, size_t coders) const;
   void ComputeRawRun();
   void ProbeRaw();
   // What the coder did to the prompt's rows and to attention; right after the sequence's Begin.
   void CompareRows(size_t sequence, PromptQuality& quality);
   // Of a group; element i is of sequence i.
-  void CompareContinuations(std::span<Measured> group);
-  void ScoreCoded(std::span<Measured> group);
-  void MeasureTexts(std::span<Measured> group);
+  void CompareTexts(std::span<Measured> group);
+  void ScoreAnswers(std::span<Measured> group);
 
   model::Model& model_;
   ThreadPool& pool_;

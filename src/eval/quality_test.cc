@@ -284,7 +284,7 @@ TEST_F(Quality, OfAGroupIsThatOfEachAlone) {
       SCOPED_TRACE(CellName(cell) + (every_block ? ", every block" : ""));
       const QualityOptions options{
           .every_block = every_block, .score_tasks = true, .answer_tokens = kAnswer};
-      Bench bench(1, 200);
+      Bench bench(1, 400);
       const RawPrompt raw = bench.Raw(items_, cell);
       const EvalItem& item = items_[static_cast<size_t>(raw.shape().item)];
       RoundingCoder coarse(0);
