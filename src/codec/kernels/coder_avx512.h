@@ -11,15 +11,15 @@
 
 #include "codec/kernels/coder_kernels.h"
 #include "codec/kernels/pack_inl.h"
+#include "codec/kernels/rans12_avx512.h"
 #include "codec/kernels/rans12_inl.h"
 #include "codec/kernels/rans8_inl.h"
 
 namespace kvik::codec {
 namespace {
 
-struct Avx512Ops {
+struct Avx512Vectors {
   static constexpr bool kVectors = true;
-  static constexpr bool kGathers = true;
   using Vec = __m512i;
   using Mask = __mmask16;
 
@@ -218,142 +218,6 @@ struct Avx512Ops {
     return _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(x), reciprocal));
   }
 
-  // --- 12 bits -----------------------------------------------------------------------------------
-  // 16 symbols at most: tables of registers; otherwise of memory.
-  template <bool kNarrow>
-  struct Dividers {
-    explicit Dividers(const Rans12Model& model) {
-      for (uint32_t s = 0; s < kEntries; ++s) {
-        const uint32_t freq = s < model.size && model.freq[s] != 0 ? model.freq[s] : 1;
-        freq_start[s] = freq | uint32_t{model.start[s]} << 16;
-        reciprocal[s] = 1.0 / freq * (1.0 + 0x1.0p-51);  // as in Rans12Kernel
-      }
-    }
-    [[nodiscard]] Vec FreqStart(Vec symbols) const {
-      if constexpr (kNarrow) {
-        return _mm512_permutexvar_epi32(symbols, Load(freq_start));
-      } else {
-        return _mm512_i32gather_epi32(symbols, freq_start, 4);
-      }
-    }
-    [[nodiscard]] __m512d Reciprocal(__m256i symbols) const {
-      if constexpr (kNarrow) {
-        return _mm512_permutex2var_pd(_mm512_load_pd(reciprocal), _mm512_cvtepu32_epi64(symbols),
-                                      _mm512_load_pd(reciprocal + 8));
-      } else {
-        return _mm512_i32gather_pd(symbols, reciprocal, 8);
-      }
-    }
-    static constexpr uint32_t kEntries = kNarrow ? 16 : 256;
-    alignas(64) uint32_t freq_start[kEntries];
-    alignas(64) double reciprocal[kEntries];
-  };
-  static uint8_t* Encode12(const Rans12Model& model, const uint8_t* symbols, size_t steps,
-                           int lanes, uint32_t* states, uint8_t* out) {
-    return model.size <= 16 ? Encode12(Dividers<true>(model), symbols, steps, lanes, states, out)
-                            : Encode12(Dividers<false>(model), symbols, steps, lanes, states, out);
-  }
-  template <typename D>
-  static uint8_t* Encode12(const D& dividers, const uint8_t* symbols, size_t steps, int lanes,
-                           uint32_t* states, uint8_t* out) {
-    switch (lanes) {
-      case 64:
-        return Encode12Steps<4>(dividers, symbols, steps, states, out);
-      case 32:
-        return Encode12Steps<2>(dividers, symbols, steps, states, out);
-      default:
-        return Encode12Steps<1>(dividers, symbols, steps, states, out);
-    }
-  }
-  template <int kVectors, typename D>
-  static uint8_t* Encode12Steps(const D& dividers, const uint8_t* symbols, size_t steps,
-                                uint32_t* states, uint8_t* out) {
-    Vec x[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      x[v] = Load(states + 16 * v);
-    }
-    const Vec low_byte = Set1(0xFF);
-    for (size_t step = steps; step-- > 0;) {
-      const Vec bytes = LoadStep<kVectors>(symbols + step * 16 * kVectors);
-      for (int v = kVectors - 1; v >= 0; --v) {
-        const Vec of = And(ShiftRightBytes(bytes, v), low_byte);
-        const Vec freq_start = dividers.FreqStart(of);
-        const Vec freq = And(freq_start, Set1(0xFFFF));
-        // x >= freq << 20, for frequencies below 2^12.
-        const Mask full = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(x[v], 20), freq);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
-                            _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(full, x[v])));
-        out += 2 * Count(full);
-        x[v] = _mm512_mask_srli_epi32(x[v], full, x[v], 16);
-        const __m256i low =
-            _mm512_cvttpd_epu32(_mm512_mul_pd(_mm512_cvtepu32_pd(_mm512_castsi512_si256(x[v])),
-                                              dividers.Reciprocal(_mm512_castsi512_si256(of))));
-        const __m256i high = _mm512_cvttpd_epu32(
-            _mm512_mul_pd(_mm512_cvtepu32_pd(_mm512_extracti64x4_epi64(x[v], 1)),
-                          dividers.Reciprocal(_mm512_extracti64x4_epi64(of, 1))));
-        const Vec quotient = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-        x[v] = Add(Add(x[v], _mm512_srli_epi32(freq_start, 16)),
-                   _mm512_mullo_epi32(quotient, _mm512_sub_epi32(Set1(1U << kRans12Bits), freq)));
-      }
-    }
-    for (int v = 0; v < kVectors; ++v) {
-      Store(states + 16 * v, x[v]);
-    }
-    return out;
-  }
-
-  static const uint8_t* GatherDecode(const uint32_t* slots, uint8_t* symbols, size_t steps,
-                                     int lanes, uint32_t* states, const uint8_t* begin,
-                                     const uint8_t* p) {
-    switch (lanes) {
-      case 64:
-        return GatherSteps<4>(slots, symbols, steps, states, begin, p);
-      case 32:
-        return GatherSteps<2>(slots, symbols, steps, states, begin, p);
-      default:
-        return GatherSteps<1>(slots, symbols, steps, states, begin, p);
-    }
-  }
-  template <int kVectors>
-  static const uint8_t* GatherSteps(const uint32_t* slots, uint8_t* symbols, size_t steps,
-                                    uint32_t* states, const uint8_t* begin, const uint8_t* p) {
-    Vec x[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      x[v] = Load(states + 16 * v);
-    }
-    const Vec slot_mask = Set1((1U << kRans12Bits) - 1);
-    for (size_t step = 0; step < steps; ++step) {
-      Mask low[kVectors];
-      int wanted[kVectors];
-      int total = 0;
-      Vec found[kVectors];
-      for (int v = 0; v < kVectors; ++v) {
-        found[v] = _mm512_i32gather_epi32(And(x[v], slot_mask), slots, 4);
-        const Vec freq = And(_mm512_srli_epi32(found[v], 8), slot_mask);
-        x[v] = Add(_mm512_mullo_epi32(_mm512_srli_epi32(x[v], kRans12Bits), freq),
-                   _mm512_srli_epi32(found[v], 20));
-        low[v] = Below(x[v], kRans12Low);
-        wanted[v] = 2 * Count(low[v]);
-        total += wanted[v];
-      }
-      StoreStep<kVectors>(symbols + step * 16 * kVectors, LowBytes<kVectors>(found));
-      if (total > p - begin) {
-        return nullptr;
-      }
-      for (int v = 0; v < kVectors; ++v) {
-        p -= wanted[v];
-        const Vec words =
-            _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-        x[v] = _mm512_mask_or_epi32(x[v], low[v], _mm512_slli_epi32(x[v], 16),
-                                    _mm512_maskz_expand_epi32(low[v], words));
-      }
-    }
-    for (int v = 0; v < kVectors; ++v) {
-      Store(states + 16 * v, x[v]);
-    }
-    return p;
-  }
-
   // --- Counts ------------------------------------------------------------------------------------
   // Counters of bytes, one vector a symbol, added up before they overflow.
   template <bool kOthers>
@@ -395,6 +259,8 @@ struct Avx512Ops {
     }
   }
 };
+
+using Avx512Ops = Rans12Avx512<Avx512Vectors>;
 
 }  // namespace
 }  // namespace kvik::codec

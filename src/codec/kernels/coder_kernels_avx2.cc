@@ -32,7 +32,7 @@ constexpr BitOrders kBitOrders = MakeBitOrders();
 
 struct Avx2Ops {
   static constexpr bool kVectors = true;
-  static constexpr bool kGathers = false;
+  static constexpr bool kVectors12 = false;
   static constexpr bool kSlotTables = false;
   struct Vec {
     __m256i a;  // elements 0..7

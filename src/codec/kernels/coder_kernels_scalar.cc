@@ -9,7 +9,7 @@ namespace {
 
 struct ScalarOps {
   static constexpr bool kVectors = false;
-  static constexpr bool kGathers = false;
+  static constexpr bool kVectors12 = false;
 };
 
 void Histogram(const uint8_t* symbols, size_t n, int /*alphabet*/, uint32_t* counts) {

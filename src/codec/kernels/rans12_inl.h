@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // codec/kernels/rans12_inl.h: rANS with probabilities of 12 bits, the part every ISA compiles for
 // itself: for wide alphabets and for distributions that 8 bits describe badly. `Ops` is a type of
-// an unnamed namespace and makes every function local to its file; with Ops::kGathers it has a
-// vector decoder of 16 lanes.
+// an unnamed namespace and makes every function local to its file; with Ops::kVectors12 it codes
+// whole steps of 16 lanes and more.
 #pragma once
 
 #include <cstddef>
@@ -67,9 +67,24 @@ struct Rans12Kernel {
     return out;
   }
 
+  // Of few slots: without a table.
+  struct SlotSearch {
+    const Rans12Model* model;
+    uint32_t operator[](uint32_t slot) const {
+      // The last symbol that does not start behind the slot: one that never comes has no slot.
+      uint32_t s = 0;
+      for (uint32_t left = model->size; left > 1;) {
+        const uint32_t half = left / 2;
+        s = model->start[s + half] <= slot ? s + half : s;
+        left -= half;
+      }
+      return s | uint32_t{model->freq[s]} << 8 | (slot - model->start[s]) << 20;
+    }
+  };
+
   // Null when the bytes [begin, p) run out. With kPlenty they cannot, and there are no branches.
-  template <bool kPlenty>
-  static const uint8_t* DecodeStep(const uint32_t* slots, uint8_t* symbols, int present, int lanes,
+  template <bool kPlenty, typename Slots>
+  static const uint8_t* DecodeStep(const Slots& slots, uint8_t* symbols, int present, int lanes,
                                    uint32_t* states, const uint8_t* begin, const uint8_t* p) {
     for (int first = 0; first < lanes; first += 16) {
       const int end = first + 16 < lanes ? first + 16 : lanes;
@@ -118,7 +133,7 @@ struct Rans12Kernel {
         out = EncodeStep(dividers, source.symbols + done, static_cast<int>(source.n - done), lanes,
                          states, out);
       }
-      if constexpr (Ops::kGathers) {
+      if constexpr (Ops::kVectors12) {
         if (lanes >= 16) {
           out = Ops::Encode12(*source.model, source.symbols, steps, lanes, states, out);
           continue;
@@ -157,35 +172,57 @@ struct Rans12Kernel {
 
   static const uint8_t* Decode(const Rans12Target* targets, size_t count, int lanes,
                                uint32_t* states, const uint8_t* begin, const uint8_t* end) {
+    constexpr size_t kFewSymbols = 256;  // a table of all slots would take longer
     const auto step_symbols = static_cast<size_t>(lanes);
     const Rans12Model* filled = nullptr;
     alignas(64) uint32_t slots[kSlots];
     const uint8_t* p = end;
     for (size_t i = 0; i < count && p != nullptr; ++i) {
       const Rans12Target& target = targets[i];
+      size_t done = 0;
+      if constexpr (Ops::kVectors12) {
+        if (lanes >= 16) {
+          const size_t steps = target.n / step_symbols;
+          if (target.model != filled && Ops::NeedsSlots(*target.model, target.n)) {
+            filled = target.model;
+            FillSlots(*filled, slots);
+          }
+          p = Ops::Decode12(*target.model, slots, target.symbols, target.n, steps, lanes, states,
+                            begin, p);
+          done = steps * step_symbols;
+        }
+      }
+      if (p == nullptr || done == target.n) {
+        continue;
+      }
+      if (target.n - done < kFewSymbols) {
+        p = DecodeSteps(SlotSearch{target.model}, target, done, lanes, states, begin, p);
+        continue;
+      }
       if (target.model != filled) {
         filled = target.model;
         FillSlots(*filled, slots);
       }
-      const size_t steps = target.n / step_symbols;
-      const size_t done = steps * step_symbols;
-      size_t step = 0;
-      if constexpr (Ops::kGathers) {
-        if (lanes >= 16) {
-          p = Ops::GatherDecode(slots, target.symbols, steps, lanes, states, begin, p);
-          step = steps;
-        }
-      }
-      for (; step < steps && p != nullptr; ++step) {
-        uint8_t* symbols = target.symbols + step * step_symbols;
-        p = p - begin >= 2 * lanes
-                ? DecodeStep<true>(slots, symbols, lanes, lanes, states, begin, p)
-                : DecodeStep<false>(slots, symbols, lanes, lanes, states, begin, p);
-      }
-      if (p != nullptr && done < target.n) {
-        p = DecodeStep<false>(slots, target.symbols + done, static_cast<int>(target.n - done),
-                              lanes, states, begin, p);
-      }
+      p = DecodeSteps(slots, target, done, lanes, states, begin, p);
+    }
+    return p;
+  }
+
+  // Symbols from `done` on.
+  template <typename Slots>
+  static const uint8_t* DecodeSteps(const Slots& slots, const Rans12Target& target, size_t done,
+                                    int lanes, uint32_t* states, const uint8_t* begin,
+                                    const uint8_t* p) {
+    const auto step_symbols = static_cast<size_t>(lanes);
+    for (; target.n - done >= step_symbols && p != nullptr; done += step_symbols) {
+      uint8_t* const symbols = target.symbols + done;
+      p = p - begin >= 2 * lanes
+              ? DecodeStep<true>(slots, symbols, lanes, lanes, states, begin, p)
+              : DecodeStep<false>(slots, symbols, lanes, lanes, states, begin, p);
+    }
+    if (p != nullptr && done < target.n) {
+      p = DecodeStep<false>(slots, target.symbols + done, static_cast<int>(target.n - done), lanes,
+                            states, begin, p);
     }
     return p;
   }
