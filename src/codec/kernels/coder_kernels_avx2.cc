@@ -3,6 +3,7 @@
 
 #include "codec/kernels/coder_kernels.h"
 #include "codec/kernels/pack_inl.h"
+#include "codec/kernels/rans12_avx2.h"
 #include "codec/kernels/rans12_inl.h"
 #include "codec/kernels/rans8_inl.h"
 
@@ -30,9 +31,8 @@ constexpr BitOrders MakeBitOrders() {
 }
 constexpr BitOrders kBitOrders = MakeBitOrders();
 
-struct Avx2Ops {
+struct Avx2Vectors {
   static constexpr bool kVectors = true;
-  static constexpr bool kVectors12 = false;
   static constexpr bool kSlotTables = false;
   struct Vec {
     __m256i a;  // elements 0..7
@@ -42,6 +42,9 @@ struct Avx2Ops {
     Vec elements;
     uint32_t bits;
   };
+
+  static const uint8_t* BitOrderPlaces(uint32_t mask) { return kBitOrders.places[mask]; }
+  static const uint8_t* BitOrderRanks(uint32_t mask) { return kBitOrders.ranks[mask]; }
 
   static __m256i Load256(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
@@ -330,6 +333,8 @@ struct Avx2Ops {
     }
   }
 };
+
+using Avx2Ops = Rans12Avx2<Avx2Vectors>;
 
 }  // namespace
 

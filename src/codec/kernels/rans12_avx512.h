@@ -223,6 +223,8 @@ struct Rans12Avx512 : Vectors {
     Table fine[3];
   };
 
+  // Whether Decode12 is the way to decode n symbols.
+  static bool Decodes12(size_t /*n*/) { return true; }
   // Whether Decode12 needs a table of all slots for n symbols: gathers are as fast as a search
   // among many symbols, but the table has to be filled.
   static bool NeedsSlots(const Rans12Model& model, size_t n) {

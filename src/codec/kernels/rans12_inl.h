@@ -181,7 +181,7 @@ struct Rans12Kernel {
       const Rans12Target& target = targets[i];
       size_t done = 0;
       if constexpr (Ops::kVectors12) {
-        if (lanes >= 16) {
+        if (lanes >= 16 && Ops::Decodes12(target.n)) {
           const size_t steps = target.n / step_symbols;
           if (target.model != filled && Ops::NeedsSlots(*target.model, target.n)) {
             filled = target.model;

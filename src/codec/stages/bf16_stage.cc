@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The quantizer `none`: values stay bf16. Two planes: exponents, whose distribution is narrow, and
 // sign with mantissa, in which an entropy coder finds nothing.
+#include <algorithm>
 #include <memory>
 
 #include "codec/kernels/quant_kernels.h"
 #include "codec/stage.h"
+#include "codec/tile_target.h"
 
 namespace kvik::codec {
 namespace {
@@ -27,12 +29,30 @@ class KeepBf16 final : public Quantizer {
     return {};
   }
 
-  Result<void> Dequantize(const TileContext& context, const SymbolPlanes& planes,
-                          ByteReader& /*side*/, Tile& tile) const override {
-    QuantKernelsOf(context.isa)
-        .merge_bf16(planes.planes[planes.count - 2].symbols.data(),
-                    planes.planes[planes.count - 1].symbols.data(), tile.size(),
-                    tile.values.data());
+  Result<void> Dequantize(const TileContext& context, const SymbolPlanes& planes, ByteReader& side,
+                          Tile& tile) const override {
+    TileTarget target(tile);
+    return DequantizeRuns(context, planes, side, tile, target);
+  }
+
+  [[nodiscard]] bool dequantizes_runs() const override { return true; }
+
+  Result<void> DequantizeRuns(const TileContext& context, const SymbolPlanes& planes,
+                              ByteReader& /*side*/, const Tile& shape,
+                              RowTarget& target) const override {
+    constexpr int32_t kRunRows = 32;
+    const uint8_t* exponents = planes.planes[planes.count - 2].symbols.data();
+    const uint8_t* rest = planes.planes[planes.count - 1].symbols.data();
+    for (int32_t head = 0; head < shape.heads; ++head) {
+      for (int32_t row = 0; row < shape.rows; row += kRunRows) {
+        const int32_t rows = std::min(kRunRows, shape.rows - row);
+        const auto n = static_cast<size_t>(rows) * static_cast<size_t>(shape.channels);
+        QuantKernelsOf(context.isa).merge_bf16(exponents, rest, n, target.Room(head, row, rows));
+        KVIK_TRY(target.Done(head, row, rows));
+        exponents += n;
+        rest += n;
+      }
+    }
     return {};
   }
 

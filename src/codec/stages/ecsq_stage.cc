@@ -34,6 +34,7 @@
 #include "codec/protected_rows.h"
 #include "codec/side_info.h"
 #include "codec/stage.h"
+#include "codec/tile_target.h"
 
 namespace kvik::codec {
 namespace {
@@ -43,6 +44,7 @@ constexpr float kLargestStep = 65504.0F;
 constexpr double kLargestSteps = 0x1.0p31;  // of an escaped value
 constexpr int32_t kMostChannels = 4096;
 constexpr size_t kClassBits = 5;
+constexpr size_t kRunRows = 32;  // that are decoded at a time: they stay in the first-level cache
 
 // Classes of the channels of some cells (layer and head), and where a cell's channels come among
 // those of their class.
@@ -107,6 +109,10 @@ struct Plan {
   std::array<Section, 2> sections;                // body, protected
   std::array<size_t, kNumEcsqClasses> symbols{};  // of classes
 
+  // In the tile, of the first channel of a row.
+  [[nodiscard]] size_t IndexOf(size_t head, size_t row) const {
+    return (head * tile_rows + row) * channels;
+  }
   [[nodiscard]] float Step(const Section& section, size_t head) const {
     return cells->steps[cell_of_head[head]] / section.finer;
   }
@@ -135,7 +141,7 @@ Spot SpotOf(const Plan& plan, size_t k, size_t symbol) {
       const auto& [first, second] = section.runs;
       const size_t in_first = first.second - first.first;
       const size_t tile_row = row < in_first ? first.first + row : second.first + (row - in_first);
-      return {(h * plan.tile_rows + tile_row) * plan.channels + c, plan.Step(section, h)};
+      return {plan.IndexOf(h, tile_row) + c, plan.Step(section, h)};
     }
   }
   KVIK_CHECK(false, "symbol %zu is of no value", symbol);
@@ -232,12 +238,14 @@ class Ecsq final : public Quantizer {
     const size_t first = AddPlanes(plan, planes);
     std::vector<uint8_t> dropped(plan.symbols[0]);
     const auto symbols = SymbolsOf(plan, planes, first, dropped.data());
-    ForEachRun(
-        plan, symbols,
-        [&](size_t offset, size_t rows, float step, const uint8_t* classes, uint8_t* const* to) {
-          kernels.ecsq_quantize(tile.values.data() + offset, rows, plan.channels, 1.0F / step,
-                                EcsqTablesOfClasses(), classes, to);
-        });
+    KVIK_TRY(ForEachRun(plan, symbols, [&](const Run& run, uint8_t** to) -> Result<void> {
+      kernels.ecsq_quantize(tile.values.data() + plan.IndexOf(run.head, run.row), run.rows,
+                            plan.channels, 1.0F / run.step, EcsqTablesOfClasses(), run.classes, to);
+      for (size_t c = 0; c < plan.channels; ++c) {
+        to[c] += run.rows;
+      }
+      return {};
+    }));
     KVIK_TRY(WriteDropped(plan, tile, dropped, side));
     for (size_t k = 1; k < kNumEcsqClasses; ++k) {
       KVIK_TRY(ForEachSymbol(std::span<const uint8_t>(symbols[k], plan.symbols[k]), EscapeOf(k),
@@ -268,14 +276,23 @@ class Ecsq final : public Quantizer {
 
   Result<void> Dequantize(const TileContext& context, const SymbolPlanes& planes, ByteReader& side,
                           Tile& tile) const override {
-    if (tile.size() == 0) {
+    TileTarget target(tile);
+    return DequantizeRuns(context, planes, side, tile, target);
+  }
+
+  [[nodiscard]] bool dequantizes_runs() const override { return true; }
+
+  Result<void> DequantizeRuns(const TileContext& context, const SymbolPlanes& planes,
+                              ByteReader& side, const Tile& shape,
+                              RowTarget& target) const override {
+    if (shape.size() == 0) {
       return {};
     }
     std::unique_ptr<const Cells> own;
     if (calibrated_ == nullptr) {
-      KVIK_ASSIGN(own, ReadCells(tile, side));
+      KVIK_ASSIGN(own, ReadCells(shape, side));
     }
-    const Plan plan = MakePlan(context, tile, own.get());
+    const Plan plan = MakePlan(context, shape, own.get());
     const size_t num_planes = static_cast<size_t>(std::count_if(
         plan.symbols.begin() + 1, plan.symbols.end(), [](size_t n) { return n > 0; }));
     KVIK_CHECK(planes.count >= num_planes);
@@ -294,17 +311,31 @@ class Ecsq final : public Quantizer {
                                return {};
                              }));
     }
+    std::sort(exact.begin(), exact.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
     const QuantKernels& kernels = QuantKernelsOf(context.isa);
-    ForEachRun(plan, symbols,
-               [&](size_t offset, size_t rows, float step, const uint8_t* classes,
-                   const uint8_t* const* from) {
-                 kernels.ecsq_dequantize(from, rows, plan.channels, step, EcsqTablesOfClasses(),
-                                         classes, tile.values.data() + offset);
-               });
-    for (const auto& [index, value] : exact) {
-      tile.values[index] = value;
-    }
-    return {};
+    return ForEachRun(plan, symbols, [&](const Run& run, const uint8_t** from) -> Result<void> {
+      for (size_t done = 0; done < run.rows; done += kRunRows) {
+        const size_t n = std::min(kRunRows, run.rows - done);
+        const auto head = static_cast<int32_t>(run.head);
+        const auto row = static_cast<int32_t>(run.row + done);
+        float* const x = target.Room(head, row, static_cast<int32_t>(n));
+        kernels.ecsq_dequantize(from, n, plan.channels, run.step, EcsqTablesOfClasses(),
+                                run.classes, x);
+        const size_t first = plan.IndexOf(run.head, run.row + done);
+        for (auto at =
+                 std::lower_bound(exact.begin(), exact.end(), first,
+                                  [](const auto&of, size_t index) { return of.first < index; });
+             at != exact.end() && at->first < first + n * plan.channels; ++at) {
+          x[at->first - first] = at->second;
+        }
+        KVIK_TRY(target.Done(head, row, static_cast<int32_t>(n)));
+        for (size_t c = 0; c < plan.channels; ++c) {
+          from[c] += n;
+        }
+      }
+      return {};
+    });
   }
 
  private:
@@ -370,11 +401,19 @@ class Ecsq final : public Quantizer {
     return symbols;
   }
 
-  // fn(offset of the run in the tile, its rows, step, classes of channels, symbols of
-  // channels).
+  // Consecutive rows of a head that are quantized alike.
+  struct Run {
+    size_t head = 0;  // of the tile
+    size_t row = 0;
+    size_t rows = 0;
+    float step = 0;
+    const uint8_t* classes = nullptr;  // of channels
+  };
+
+  // fn(run, where the symbols of each channel are), which moves these behind the run's.
   template <class Byte, class Fn>
-  static void ForEachRun(const Plan& plan, const std::array<Byte*, kNumEcsqClasses>& symbols,
-                         const Fn& fn) {
+  static Result<void> ForEachRun(const Plan& plan,
+                                 const std::array<Byte*, kNumEcsqClasses>& symbols, const Fn& fn) {
     std::vector<Byte*> places(plan.channels);
     for (const Section& section : plan.sections) {
       if (section.rows == 0) {
@@ -392,17 +431,13 @@ class Ecsq final : public Quantizer {
           places[c] = of_head[classes[c]] + ranks[c] * section.rows;
         }
         for (const auto& [first, end] : section.runs) {
-          if (first == end) {
-            continue;
-          }
-          fn((h * plan.tile_rows + first) * plan.channels, end - first, plan.Step(section, h),
-             classes, places.data());
-          for (Byte*& place : places) {
-            place += end - first;
+          if (first != end) {
+            KVIK_TRY(fn(Run{h, first, end - first, plan.Step(section, h), classes}, places.data()));
           }
         }
       }
     }
+    return {};
   }
 
   // Class 0 is written as what differs from 0.
