@@ -49,6 +49,7 @@ struct Message {
   uint8_t kind = 0;
   uint32_t tag = 0;
   bool last = false;  // nothing follows from this side
+  bool more = false;  // received: a part; the next message of the stream goes on with it
   SharedBytes bytes;
 };
 

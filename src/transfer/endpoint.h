@@ -34,6 +34,7 @@ struct EndpointOptions {
   Hello hello;
   HandshakePolicy policy;
   ConnectionLimits limits;
+  size_t max_connections = 256;  // more are closed at once
   // All connections go through this link; null: as they are.
   std::shared_ptr<EmulatedLink> link;
   EmulatedLink::Direction link_direction = EmulatedLink::Direction::kBoth;
@@ -65,7 +66,12 @@ class Endpoint {
                      Connected done) = 0;
 
   // What this process tells peers from now on; open connections keep what they were told.
-  virtual void SetHello(Hello hello) = 0;
+  // kInvalidInput: something is above its limit.
+  virtual Result<void> SetHello(Hello hello) = 0;
+
+  // Calls `function` on the endpoint's thread once, at `time_us` or soon after; what is not due
+  // when the endpoint is closed is dropped. False: it is closed already.
+  virtual bool RunAt(int64_t time_us, std::function<void()> function) = 0;
 
   // Without an own thread: does what can be done now; whether anything was. Then nothing happens
   // before NextEventMicros, unless from outside.

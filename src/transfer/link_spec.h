@@ -39,14 +39,14 @@ class LinkSchedule {
 struct LinkSpec {
   // Bytes a second; infinity: as fast as what is below.
   LinkSchedule rate_bytes_per_second{std::numeric_limits<double>::infinity()};
-  LinkSchedule delay_us{0};      // one way
-  LinkSchedule jitter_us{0};     // uniform in [0, jitter] on top; bytes stay in order
-  LinkSchedule loss{0};          // chance of a packet: everything behind it waits one `rto`
-  LinkSchedule resets{0};        // a second, at random: the connection breaks
-  int64_t rto_us = 200000;       // retransmission timeout
-  size_t burst_bytes = 16384;    // may leave at once after a pause
-  size_t queue_bytes = 1 << 18;  // that wait for the rate before the writer is held back
-  size_t packet_bytes = 1448;    // what `loss` is about
+  LinkSchedule delay_us{0};    // one way
+  LinkSchedule jitter_us{0};   // uniform in [0, jitter] on top; bytes stay in order
+  LinkSchedule loss{0};        // chance of a packet: everything behind it waits one `rto`
+  LinkSchedule resets{0};      // a second, at random: the connection breaks
+  int64_t rto_us = 200000;     // retransmission timeout
+  size_t burst_bytes = 16384;  // may leave at once after a pause
+  size_t queue_bytes = 0;      // that wait before the writer is held back; 0: 4 ms worth
+  size_t packet_bytes = 1448;  // what `loss` is about
   uint64_t seed = 1;
 
   // kInvalidInput: names the key that is wrong. An empty text is a link without limits.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // transfer/object_client.h: the objects of one peer: look up, get, put, remove, follow.
 //
-// Keeps one connection to the peer's address and makes a new one, with a pause that grows, when it
-// is asked for something and has none: a peer may come back. Meanwhile calls fail at once with
-// kUnavailable. Thread-safe. Callbacks and sinks are called by the endpoint's thread and must not
-// wait; a callback is called exactly once, a sink's OnDone exactly once and last.
+// Keeps one connection to the peer and makes a new one when it is asked for something and has none:
+// a peer may come back. Calls wait for an attempt that is under way, until their deadlines; after a
+// failed one there is a pause, which grows, and calls fail at once with kUnavailable. Thread-safe.
+// Callbacks and sinks are called by the endpoint's thread and must not wait; a callback is called
+// exactly once, a sink's OnDone exactly once and last.
 #pragma once
 
 #include <cstddef>
@@ -44,17 +45,6 @@ class GetSink {
   virtual void OnDone(const Result<void>& outcome, const StreamStats& stats) = 0;
 };
 
-// The sender's side of a Put.
-class PutSink {
- public:
-  virtual ~PutSink() = default;
-  // kGo: append the bytes and commit. kHave: nothing is to be done, OnDone follows.
-  virtual void OnAnswer(PutAnswer answer) = 0;
-  virtual void OnWritable() = 0;  // after Append returned kFull
-  // Success: the peer has it, readable for everybody.
-  virtual void OnDone(const Result<void>& outcome, const StreamStats& stats) = 0;
-};
-
 class PutHandle : public CallHandle {
  public:
   // REQUIRES: after OnAnswer(kGo). The bytes are shared, not copied.
@@ -62,6 +52,17 @@ class PutHandle : public CallHandle {
   // All bytes were appended; the peer publishes the object once they are all there. Without it the
   // peer drops them.
   virtual void Commit() = 0;
+};
+
+// The sender's side of a Put.
+class PutSink {
+ public:
+  virtual ~PutSink() = default;
+  // kGo: append the bytes and commit. kHave: nothing is to be done, OnDone follows.
+  virtual void OnAnswer(PutAnswer answer, const std::shared_ptr<PutHandle>& put) = 0;
+  virtual void OnWritable() = 0;  // after Append returned kFull
+  // Success: the peer has it, readable for everybody.
+  virtual void OnDone(const Result<void>& outcome, const StreamStats& stats) = 0;
 };
 
 class EventSink {
@@ -84,6 +85,8 @@ class ObjectClient {
  public:
   struct Options {
     std::string address;
+    // Instead of connecting to the address: over a loopback, or a connection that the peer made.
+    std::function<void(int64_t deadline_us, Endpoint::Connected done)> dial;
     int64_t connect_timeout_us = 3'000'000;
     int64_t first_pause_us = 50'000;  // between attempts; doubles
     int64_t longest_pause_us = 5'000'000;

@@ -41,6 +41,7 @@ class ReplyListener {
 class GetReply {
  public:
   virtual ~GetReply() = default;
+  // Once. If the stream is over already, the listener hears OnEnd at once, on the caller's thread.
   virtual void SetListener(std::shared_ptr<ReplyListener> listener) = 0;
   virtual void Begin(size_t index, const kv::ObjectInfo& info) = 0;
   // Bytes in order, of any size; shared until they are sent. kFull: not taken, the reader or the
@@ -102,8 +103,9 @@ class CallReply {
 
 // What every request comes with.
 struct CallContext {
-  Peer peer;
-  int64_t deadline_us = kNever;  // by the endpoint's clock
+  std::shared_ptr<Connection> connection;  // the way to ask the peer back
+  int64_t deadline_us = kNever;            // by the endpoint's clock
+  [[nodiscard]] const Peer& peer() const { return connection->peer(); }
 };
 
 class ObjectHandler {

@@ -26,10 +26,10 @@ enum class Method : uint16_t {
   kFirstCall = 256,
 };
 
-inline constexpr size_t kMaxLookupHashes = 8192;
+inline constexpr size_t kMaxLookupHashes = 4096;
 inline constexpr size_t kMaxGetObjects = 1024;
 inline constexpr size_t kMaxTenantBytes = 128;
-inline constexpr size_t kMaxEventBatch = 4096;
+inline constexpr size_t kMaxEventBatch = 1024;
 // The most bytes of one object that a reader believes in.
 inline constexpr uint64_t kMaxObjectBytes = uint64_t{1} << 34;
 
@@ -113,7 +113,9 @@ using Payload = std::vector<std::byte>;
 [[nodiscard]] Result<RemoveRequest> DecodeRemoveRequest(std::span<const std::byte> bytes);
 [[nodiscard]] Result<SubscribeRequest> DecodeSubscribeRequest(std::span<const std::byte> bytes);
 [[nodiscard]] Result<kv::ObjectInfo> DecodeObjectInfo(std::span<const std::byte> bytes);
-[[nodiscard]] Result<std::vector<FoundObject>> DecodeFoundObjects(std::span<const std::byte> bytes);
+// What `request` asked for gives the keys; only indices are sent.
+[[nodiscard]] Result<std::vector<FoundObject>> DecodeFoundObjects(std::span<const std::byte> bytes,
+                                                                  const LookupRequest& request);
 [[nodiscard]] Result<ObjectEventBatch> DecodeEventBatch(std::span<const std::byte> bytes);
 
 }  // namespace kvik::transfer

@@ -7,6 +7,7 @@
 //
 // Threads: `Stream` and `Connection` are thread-safe and never wait. Sinks and handlers are called
 // by the endpoint's thread, one at a time, and must not wait either; they may call everything here.
+// (A stream opened on a connection that is gone ends within Open, on the caller's thread.)
 #pragma once
 
 #include <cstddef>
@@ -54,9 +55,11 @@ enum class SendResult {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Messages larger than what the peer takes at once arrive as several of the same kind and tag.
-  // `message.last` is Finish after it.
+  // Messages larger than what the peer takes at once arrive as several of the same kind and tag,
+  // all but the last with `more`. `message.last` is Finish after it.
   virtual SendResult Send(Message message) = 0;
+  // As Send, but never kFull: for the few small messages between bulk ones.
+  virtual SendResult SendAlways(Message message) = 0;
   // Nothing follows from this side.
   virtual void Finish() = 0;
   // Ends the stream on both sides; the peer's sink hears `error`. No effect once it has ended.
