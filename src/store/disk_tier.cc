@@ -594,6 +594,7 @@ struct DiskTier::State {
     MutexLock write_lock(write);
     KVIK_ASSIGN(std::vector<std::string> names, files.List(options.folder));
     std::sort(names.begin(), names.end());
+    folder_unsynced = true;
     std::vector<Location> unwanted;
     for (const std::string& name : names) {
       const auto id = ParseSegmentName(name);
@@ -617,6 +618,7 @@ struct DiskTier::State {
       segment->end_bytes = scanned->file_bytes;
       segment->file_bytes = scanned->file_bytes;
       segment->synced_bytes = scanned->file_bytes;
+      segment->unsynced_marks = true;  // nobody knows what the last process left unsynced
       file_bytes += scanned->file_bytes;
       segments[*id] = segment;
       MutexLock lock(mutex);

@@ -160,26 +160,25 @@ std::vector<Result<void>> MemoryTier::Put(std::span<const Object> objects,
   std::vector<Result<void>> results;
   results.reserve(objects.size());
   for (const Object& object : objects) {
-    if (auto checked = object.meta->Check(); !checked) {
-      results.push_back(std::move(checked));
-      continue;
-    }
-    MutexLock lock(mutex_);
-    DropExpired();
-    if (catalog_.Find(object.meta->key)) {
-      ++stats_.duplicates;
-      results.emplace_back();
-      continue;
-    }
-    auto room = MakeRoom(object.meta->key, object.bytes.size_bytes());
-    if (room) {
-      Insert(object.meta, object.bytes.ChargedTo(account_), {});
-    } else {
-      ++stats_.rejected;
-    }
-    results.push_back(std::move(room));
+    results.push_back(Share(object, {}));
   }
   return results;
+}
+
+Result<void> MemoryTier::Share(const Object& object, std::span<const TokenId> tokens) {
+  KVIK_TRY(object.meta->Check());
+  MutexLock lock(mutex_);
+  DropExpired();
+  if (catalog_.Find(object.meta->key)) {
+    ++stats_.duplicates;
+    return {};
+  }
+  if (auto room = MakeRoom(object.meta->key, object.bytes.size_bytes()); !room) {
+    ++stats_.rejected;
+    return room;
+  }
+  Insert(object.meta, object.bytes.ChargedTo(account_), tokens);
+  return {};
 }
 
 Result<std::optional<PendingPut>> MemoryTier::BeginPut(const ObjectMeta& meta, uint64_t size_bytes,

@@ -82,6 +82,8 @@ class MemoryTier final : public Tier {
   // kExhausted, kInvalidInput.
   Result<std::optional<PendingPut>> BeginPut(const ObjectMeta& meta, uint64_t size_bytes,
                                              int64_t deadline_us);
+  // As Put of one object, with the tokens of its blocks for the event.
+  Result<void> Share(const Object& object, std::span<const TokenId> tokens);
   // Makes it visible and returns it. kTimeout after its deadline; then, as on any error, it is
   // gone. When another writer was faster the object is theirs.
   Result<Object> Commit(PendingPut put);

@@ -42,11 +42,14 @@ struct StoreOptions {
   MemoryTierOptions memory;
   std::optional<DiskTierOptions> disk;
   WriteBack write_back = WriteBack::kOnPut;
-  uint64_t write_back_queue_bytes = uint64_t{256} << 20;  // beyond it objects stay in memory only
-  int background_threads = 1;  // 0: nothing happens in the background until RunBackground()
+  // Of each lower tier: objects beyond it stay in memory only.
+  uint64_t write_back_queue_bytes = uint64_t{256} << 20;
+  // One thread for upkeep and one for each lower tier, so that a slow one holds up no other. False:
+  // nothing happens until RunBackground(), and what is queued at the end is dropped.
+  bool background = true;
   int64_t lease_us = 10'000'000;
   int64_t put_timeout_us = 60'000'000;
-  int64_t background_timeout_us = 10'000'000;  // of one batch to a lower tier
+  int64_t background_timeout_us = 10'000'000;  // of a batch to a lower tier, and of closing
 };
 
 struct LookupResult {
@@ -77,9 +80,9 @@ struct StoreStats {
   int64_t promotions = 0;
   int64_t write_backs = 0;          // objects that reached a lower tier
   int64_t write_backs_dropped = 0;  // the queue was full, or the tier refused
-  int64_t expired_leases = 0;       // reads that failed, or were reclaimed, for it
-  int64_t aborted_puts = 0;
-  int64_t lookup_failures = 0;  // tiers that could not answer a lookup
+  uint64_t queued_bytes = 0;        // now, for lower tiers
+  int64_t expired_leases = 0;       // ended by their time while somebody held them
+  int64_t lookup_failures = 0;      // tiers that could not answer a lookup
 };
 
 class Store {
@@ -91,8 +94,8 @@ class Store {
                                              FileSystem& files,
                                              std::vector<std::unique_ptr<Tier>> remote = {},
                                              std::shared_ptr<EventSink> events = nullptr);
-  // Finishes what was queued for lower tiers (within background_timeout_us each). Leases may
-  // outlive the store.
+  // Finishes what was queued for lower tiers, within background_timeout_us. No call may be running.
+  // Leases may outlive the store.
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -104,7 +107,7 @@ class Store {
   // [keys.size()]; errors as in Tier::Get, of the last tier that was asked.
   std::vector<Result<ReadLease>> Read(std::span<const ObjectKey> keys,
                                       const ReadOptions& options = {});
-  // Asks for a promotion to memory in the background. False when the queue is full.
+  // Asks for a promotion to memory in the background. False when too many wait already.
   bool Prefetch(std::span<const ObjectKey> keys);
 
   // Room in memory for an object; nullopt when it is in memory already. kExhausted when admission,
@@ -120,13 +123,14 @@ class Store {
   Result<void> Pin(const ObjectKey& key, PinKind kind, int64_t ttl_us);
   void Unpin(const ObjectKey& key);
 
-  // How many objects went, counting one in several tiers once per tier. The first error of a tier
-  // that failed, after all were asked.
+  // How many objects went, counting one in several tiers once per tier. Nothing that was there or
+  // under way to a lower tier before the call is left after it. The first error of a tier that
+  // failed, after all were asked.
   Result<int64_t> Remove(std::span<const ObjectKey> keys, int64_t deadline_us = kNoDeadline);
   Result<int64_t> RemoveMatching(const RemoveFilter& filter, int64_t deadline_us = kNoDeadline);
 
-  // Drops what has expired (objects, pins, leases) and, with background_threads = 0, does what is
-  // queued. Background threads do all this themselves.
+  // Drops what has expired (objects, pins, leases) and does what is queued. Threads in the
+  // background do all this themselves.
   void RunBackground();
   // Waits until everything queued so far has reached the lower tiers or was given up.
   void Flush();
