@@ -24,6 +24,7 @@
 #include "base/float16.h"
 #include "base/isa.h"
 #include "base/result.h"
+#include "codec/frame_header.h"
 #include "codec/model_facts.h"
 #include "codec/pipeline.h"
 #include "codec/side_info.h"
@@ -32,21 +33,6 @@
 namespace kvik::codec {
 
 constexpr float kLargestValue = 16384.0F;  // 2^14: sums and ranges of such values fit a half
-constexpr int32_t kMaxFrameTokens = 65536;
-constexpr uint8_t kFrameVersion = 1;
-
-// How true decoded values are to what was encoded.
-enum class Fidelity : uint8_t {
-  kExact = 0,   // the same bf16, bit for bit
-  kLossy = 1,   // approximated
-  kMasked = 2,  // approximated, and some slots are dropped: see DecodedFrame::dropped
-};
-
-// Which parts a frame holds.
-enum class FrameParts : uint8_t { kKey = 1, kValue = 2, kBoth = 3 };
-constexpr bool Has(FrameParts parts, kv::KvPart part) {
-  return (static_cast<uint8_t>(parts) & (part == kv::KvPart::kKey ? 1U : 2U)) != 0;
-}
 
 // Rows of one layer to encode, borrowed. Each part [heads, num_tokens, head_dim] with a stride of
 // `head_stride` values between heads (so a range of tokens of a longer tensor can be named); unused
@@ -67,26 +53,6 @@ struct DroppedRange {
   int32_t first_token = 0;
   int32_t end_token = 0;
   friend bool operator==(const DroppedRange&, const DroppedRange&) = default;
-};
-
-// What a frame says of itself, before any payload is decoded.
-struct FrameHeader {
-  uint64_t model_fingerprint = 0;
-  uint64_t profile_hash = 0;  // pipeline and side information
-  uint32_t pipeline_id = 0;   // low half of the pipeline's hash: the same with any calibration
-  int32_t layer = 0;
-  FrameParts parts = FrameParts::kBoth;
-  int32_t first_token = 0;
-  int32_t num_tokens = 0;
-  int32_t prompt_tokens = 0;
-  int32_t first_head = 0;
-  int32_t num_heads = 0;
-  int32_t head_dim = 0;
-  Fidelity fidelity = Fidelity::kExact;
-  uint32_t payload_bytes = 0;
-  size_t header_bytes = 0;
-
-  [[nodiscard]] size_t frame_bytes() const { return header_bytes + payload_bytes; }
 };
 
 // Where decoded rows go: each part [heads, num_tokens, head_dim] with the given stride between
@@ -118,17 +84,6 @@ struct Workspace {
   std::vector<std::byte> payload;
   std::vector<uint32_t> exceptions;
 };
-
-// The header of a frame that starts at `bytes`, which may go on after it. kCorrupt:
-// truncated, bad magic, CRC, sizes that contradict each other; kUnsupported: another version.
-// Allocates nothing.
-Result<FrameHeader> ReadFrameHeader(std::span<const std::byte> bytes);
-
-// Bytes of the frame that starts at `bytes`, of which kFrameHeaderBytes are enough: for readers to
-// whom a frame comes in pieces. Nothing but magic and version is checked: the size is a claim.
-// kCorrupt, kUnsupported as above.
-constexpr size_t kFrameHeaderBytes = 56;
-Result<size_t> ClaimedFrameBytes(std::span<const std::byte> bytes);
 
 // A pipeline made ready for one model. Immutable; encode and decode from any number of threads,
 // each with its own workspace.
