@@ -31,7 +31,11 @@ class PayloadWriter {
     std::memcpy(out_.data() + at, &value, sizeof(T));
   }
   void PutBytes(std::span<const std::byte> bytes) {
-    out_.insert(out_.end(), bytes.begin(), bytes.end());
+    const size_t at = out_.size();
+    out_.resize(at + bytes.size());
+    if (!bytes.empty()) {
+      std::memcpy(out_.data() + at, bytes.data(), bytes.size());
+    }
   }
   // u16 size and bytes; cut at 65,535.
   void PutText(std::string_view text) {

@@ -90,10 +90,12 @@ Result<FrameHeader> DecodeHeader(std::span<const std::byte, kFrameHeaderBytes> b
 }
 
 std::vector<std::byte> EncodeReason(const Error& error) {
-  std::vector<std::byte> payload;
-  PayloadWriter writer(payload);
-  writer.Put(static_cast<uint8_t>(error.code));
-  writer.PutText(std::string_view(error.message).substr(0, kMaxReasonBytes));
+  const std::string_view text = std::string_view(error.message).substr(0, kMaxReasonBytes);
+  const auto text_bytes = static_cast<uint16_t>(text.size());
+  std::vector<std::byte> payload(3 + text.size());
+  payload[0] = static_cast<std::byte>(error.code);
+  std::memcpy(payload.data() + 1, &text_bytes, sizeof text_bytes);
+  std::memcpy(payload.data() + 3, text.data(), text.size());
   return payload;
 }
 
