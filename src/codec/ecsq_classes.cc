@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codec/ecsq_classes.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -44,8 +43,11 @@ uint8_t EcsqClassOf(float spread) {
     lowest[1] = 0.229F;
     return lowest;
   }();
-  const auto* const above = std::upper_bound(kLowest.begin() + 1, kLowest.end(), spread);
-  return static_cast<uint8_t>(above - kLowest.begin() - 1);
+  uint8_t k = 0;
+  for (size_t above = 1; above < kNumEcsqClasses; ++above) {
+    k = static_cast<uint8_t>(k + (kLowest[above] <= spread ? 1 : 0));
+  }
+  return k;
 }
 
 const EcsqTables& EcsqTablesOfClasses() {

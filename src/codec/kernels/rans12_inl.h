@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "codec/kernels/coder_kernels.h"
 
@@ -22,15 +23,16 @@ struct Rans12Kernel {
   }
 
   struct Divider {
-    // x / freq = x * reciprocal for x < 2^32: not too small, and off by less than 2^-18.
-    double reciprocal;
+    // y / freq = (y * reciprocal) >> 44 for y < freq << 20: the product fits, and what the quotient
+    // is too large by, y / 2^44, is less than 1 / freq.
+    uint64_t reciprocal;
     uint32_t freq;
     uint32_t start;
   };
   static void FillDividers(const Rans12Model& model, Divider* dividers) {
     for (uint32_t s = 0; s < model.size; ++s) {
       const uint32_t freq = model.freq[s] == 0 ? 1 : model.freq[s];
-      dividers[s] = {1.0 / freq * (1.0 + 0x1.0p-51), freq, model.start[s]};
+      dividers[s] = {((uint64_t{1} << 44) + freq - 1) / freq, freq, model.start[s]};
     }
   }
   // symbol | freq << 8 | (slot - start) << 20
@@ -43,7 +45,8 @@ struct Rans12Kernel {
     }
   }
 
-  static uint8_t* EncodeStep(const Divider* dividers, const uint8_t* symbols, int present,
+  // A step of `present` symbols, at most one a lane.
+  static uint8_t* EncodeStep(const Rans12Model& model, const uint8_t* symbols, int present,
                              int lanes, uint32_t* states, uint8_t* out) {
     for (int first = (lanes - 1) / 16 * 16; first >= 0; first -= 16) {
       const int end = first + 16 < lanes ? first + 16 : lanes;
@@ -52,18 +55,42 @@ struct Rans12Kernel {
         if (at >= present) {
           continue;
         }
-        const Divider& d = dividers[symbols[at]];
-        const uint32_t x = states[lane];
-        const auto word = static_cast<uint16_t>(x);
-        std::memcpy(out, &word, 2);
-        const auto full = static_cast<uint32_t>(((uint64_t{d.freq} << 20) - 1 - x) >> 63);
-        out += 2 * full;
-        const uint32_t y = x >> (16 * full);
-        const auto quotient = static_cast<uint32_t>(
-            static_cast<int64_t>(static_cast<double>(static_cast<int64_t>(y)) * d.reciprocal));
-        states[lane] = y + quotient * (kSlots - d.freq) + d.start;
+        const uint32_t freq = model.freq[symbols[at]];
+        uint32_t x = states[lane];
+        if (x >> 20 >= freq) {
+          const auto word = static_cast<uint16_t>(x);
+          std::memcpy(out, &word, 2);
+          out += 2;
+          x >>= 16;
+        }
+        states[lane] = (x / freq << kRans12Bits) + x % freq + model.start[symbols[at]];
       }
     }
+    return out;
+  }
+
+  template <int kLanes>
+  static uint8_t* ScalarEncode(const Divider* dividers, const uint8_t* symbols, size_t steps,
+                               uint32_t* states, uint8_t* out) {
+    uint32_t x[kLanes];
+    std::memcpy(x, states, sizeof(x));
+    for (size_t step = steps; step-- > 0;) {
+      const uint8_t* const of = symbols + step * kLanes;
+      for (int first = (kLanes - 1) / 16 * 16; first >= 0; first -= 16) {
+        for (int lane = first; lane < first + 16 && lane < kLanes; ++lane) {
+          const Divider& d = dividers[of[PositionOf(lane, kLanes)]];
+          // No branches, and nothing a compiler makes some of: they could not be predicted.
+          const auto word = static_cast<uint16_t>(x[lane]);
+          std::memcpy(out, &word, 2);
+          const auto full = static_cast<uint32_t>(((uint64_t{d.freq} << 20) - 1 - x[lane]) >> 63);
+          out += 2 * full;
+          const uint32_t y = x[lane] >> (16 * full);
+          const auto quotient = static_cast<uint32_t>((y * d.reciprocal) >> 44);
+          x[lane] = y + d.start + quotient * (kSlots - d.freq);
+        }
+      }
+    }
+    std::memcpy(states, x, sizeof(x));
     return out;
   }
 
@@ -82,8 +109,8 @@ struct Rans12Kernel {
     }
   };
 
-  // Null when the bytes [begin, p) run out. With kPlenty they cannot, and there are no branches.
-  template <bool kPlenty, typename Slots>
+  // A step of `present` symbols, at most one a lane. Null when the bytes [begin, p) run out.
+  template <typename Slots>
   static const uint8_t* DecodeStep(const Slots& slots, uint8_t* symbols, int present, int lanes,
                                    uint32_t* states, const uint8_t* begin, const uint8_t* p) {
     for (int first = 0; first < lanes; first += 16) {
@@ -95,83 +122,115 @@ struct Rans12Kernel {
         }
         const uint32_t slot = slots[states[lane] & (kSlots - 1)];
         symbols[at] = static_cast<uint8_t>(slot);
-        const uint32_t x =
-            ((slot >> 8) & (kSlots - 1)) * (states[lane] >> kRans12Bits) + (slot >> 20);
-        const auto low = static_cast<uint32_t>((uint64_t{x} - kRans12Low) >> 63);
-        if constexpr (!kPlenty) {
-          if (low == 0) {
-            states[lane] = x;
-            continue;
-          }
+        uint32_t x = ((slot >> 8) & (kSlots - 1)) * (states[lane] >> kRans12Bits) + (slot >> 20);
+        if (x < kRans12Low) {
           if (p - begin < 2) {
             return nullptr;
           }
+          p -= 2;
+          uint16_t word;
+          std::memcpy(&word, p, 2);
+          x = x << 16 | word;
         }
-        uint16_t word;
-        std::memcpy(&word, p - 2, 2);
-        p -= 2 * low;
-        states[lane] = (x << (16 * low)) | (word & (0U - low));
+        states[lane] = x;
       }
     }
     return p;
   }
 
+  // Whole steps while there are bytes for any of them; returns how many.
+  template <int kLanes, typename Slots>
+  static size_t ScalarDecode(const Slots& slots, uint8_t* symbols, size_t steps, uint32_t* states,
+                             const uint8_t* begin, const uint8_t** bytes) {
+    const uint8_t* p = *bytes;
+    uint32_t x[kLanes];
+    std::memcpy(x, states, sizeof(x));
+    size_t step = 0;
+    for (; step < steps && p - begin >= 2 * kLanes; ++step) {
+      uint8_t* const of = symbols + step * kLanes;
+      for (int first = 0; first < kLanes; first += 16) {
+        for (int lane = (first + 16 < kLanes ? first + 16 : kLanes) - 1; lane >= first; --lane) {
+          const uint32_t slot = slots[x[lane] & (kSlots - 1)];
+          of[PositionOf(lane, kLanes)] = static_cast<uint8_t>(slot);
+          const uint32_t y = ((slot >> 8) & (kSlots - 1)) * (x[lane] >> kRans12Bits) + (slot >> 20);
+          // The word is there before it is known to be wanted, and there are no branches.
+          uint16_t word;
+          std::memcpy(&word, p - 2, 2);
+          const auto low = static_cast<uint32_t>((uint64_t{y} - kRans12Low) >> 63);
+          p -= 2 * low;
+          x[lane] = (y << (16 * low)) | (word & (0U - low));
+        }
+      }
+    }
+    std::memcpy(states, x, sizeof(x));
+    *bytes = p;
+    return step;
+  }
+
   static uint8_t* Encode(const Rans12Source* sources, size_t count, int lanes, uint32_t* states,
                          uint8_t* out) {
+    if constexpr (Ops::kVectors12) {
+      if (lanes < 16) {
+        return kCoderKernelsScalar.rans12_encode(sources, count, lanes, states, out);
+      }
+    }
     const auto step_symbols = static_cast<size_t>(lanes);
     const Rans12Model* filled = nullptr;
     Divider dividers[256];
     for (size_t i = count; i-- > 0;) {
       const Rans12Source& source = sources[i];
+      const size_t steps = source.n / step_symbols;
+      const size_t done = steps * step_symbols;
+      if (done < source.n) {
+        out = EncodeStep(*source.model, source.symbols + done, static_cast<int>(source.n - done),
+                         lanes, states, out);
+      }
+      if (steps == 0) {
+        continue;
+      }
+      if constexpr (Ops::kVectors12) {
+        out = Ops::Encode12(*source.model, source.symbols, steps, lanes, states, out);
+        continue;
+      }
       if (source.model != filled) {
         filled = source.model;
         FillDividers(*filled, dividers);
       }
-      const size_t steps = source.n / step_symbols;
-      const size_t done = steps * step_symbols;
-      if (done < source.n) {
-        out = EncodeStep(dividers, source.symbols + done, static_cast<int>(source.n - done), lanes,
-                         states, out);
-      }
-      if constexpr (Ops::kVectors12) {
-        if (lanes >= 16) {
-          out = Ops::Encode12(*source.model, source.symbols, steps, lanes, states, out);
-          continue;
-        }
-      }
-      switch (lanes) {
-        case 64:
-          out = EncodeSteps<64>(dividers, source.symbols, steps, states, out);
-          break;
-        case 32:
-          out = EncodeSteps<32>(dividers, source.symbols, steps, states, out);
-          break;
-        case 16:
-          out = EncodeSteps<16>(dividers, source.symbols, steps, states, out);
-          break;
-        default:
-          for (size_t step = steps; step-- > 0;) {
-            out = EncodeStep(dividers, source.symbols + step * step_symbols, lanes, lanes, states,
-                             out);
-          }
-          break;
-      }
+      out = ByLanes(lanes, [&](auto fixed) {
+        return ScalarEncode<fixed()>(dividers, source.symbols, steps, states, out);
+      });
     }
     return out;
   }
 
-  // The same with a number of lanes the compiler knows.
-  template <int kLanes>
-  static uint8_t* EncodeSteps(const Divider* dividers, const uint8_t* symbols, size_t steps,
-                              uint32_t* states, uint8_t* out) {
-    for (size_t step = steps; step-- > 0;) {
-      out = EncodeStep(dividers, symbols + step * kLanes, kLanes, kLanes, states, out);
+  // fn(lanes as a constant).
+  template <typename Fn>
+  static auto ByLanes(int lanes, const Fn& fn) {
+    switch (lanes) {
+      case 64:
+        return fn(std::integral_constant<int, 64>());
+      case 32:
+        return fn(std::integral_constant<int, 32>());
+      case 16:
+        return fn(std::integral_constant<int, 16>());
+      case 8:
+        return fn(std::integral_constant<int, 8>());
+      case 4:
+        return fn(std::integral_constant<int, 4>());
+      case 2:
+        return fn(std::integral_constant<int, 2>());
+      default:
+        return fn(std::integral_constant<int, 1>());
     }
-    return out;
   }
 
   static const uint8_t* Decode(const Rans12Target* targets, size_t count, int lanes,
                                uint32_t* states, const uint8_t* begin, const uint8_t* end) {
+    if constexpr (Ops::kVectors12) {
+      if (lanes < 16) {
+        return kCoderKernelsScalar.rans12_decode(targets, count, lanes, states, begin, end);
+      }
+    }
     constexpr size_t kFewSymbols = 256;  // a table of all slots would take longer
     const auto step_symbols = static_cast<size_t>(lanes);
     const Rans12Model* filled = nullptr;
@@ -181,7 +240,7 @@ struct Rans12Kernel {
       const Rans12Target& target = targets[i];
       size_t done = 0;
       if constexpr (Ops::kVectors12) {
-        if (lanes >= 16 && Ops::Decodes12(target.n)) {
+        if (Ops::Decodes12(target.n)) {
           const size_t steps = target.n / step_symbols;
           if (target.model != filled && Ops::NeedsSlots(*target.model, target.n)) {
             filled = target.model;
@@ -214,15 +273,14 @@ struct Rans12Kernel {
                                     int lanes, uint32_t* states, const uint8_t* begin,
                                     const uint8_t* p) {
     const auto step_symbols = static_cast<size_t>(lanes);
-    for (; target.n - done >= step_symbols && p != nullptr; done += step_symbols) {
-      uint8_t* const symbols = target.symbols + done;
-      p = p - begin >= 2 * lanes
-              ? DecodeStep<true>(slots, symbols, lanes, lanes, states, begin, p)
-              : DecodeStep<false>(slots, symbols, lanes, lanes, states, begin, p);
-    }
-    if (p != nullptr && done < target.n) {
-      p = DecodeStep<false>(slots, target.symbols + done, static_cast<int>(target.n - done), lanes,
-                            states, begin, p);
+    const size_t steps = (target.n - done) / step_symbols;
+    done += step_symbols * ByLanes(lanes, [&](auto fixed) {
+              return ScalarDecode<fixed()>(slots, target.symbols + done, steps, states, begin, &p);
+            });
+    for (; p != nullptr && done < target.n; done += step_symbols) {
+      const size_t present = target.n - done < step_symbols ? target.n - done : step_symbols;
+      p = DecodeStep(slots, target.symbols + done, static_cast<int>(present), lanes, states, begin,
+                     p);
     }
     return p;
   }

@@ -84,11 +84,17 @@ struct Rans8Kernel {
     return p;
   }
 
-  // What a decoder needs of a slot: index | freq << 8 | (slot - start) << 16.
-  static void FillSlots(const Rans8Model& model, uint32_t* slots) {
+  // What a decoder needs of a slot.
+  struct Slot {
+    uint8_t symbol;
+    uint8_t freq;
+    uint16_t offset;  // from the symbol's first slot
+  };
+  static void FillSlots(const Rans8Model& model, Slot* slots) {
     for (uint32_t index = 0; index < model.size; ++index) {
       for (uint32_t i = 0; i < model.freq[index]; ++i) {
-        slots[model.start[index] + i] = index | uint32_t{model.freq[index]} << 8 | i << 16;
+        slots[model.start[index] + i] = {static_cast<uint8_t>(model.base + index),
+                                         model.freq[index], static_cast<uint16_t>(i)};
       }
     }
   }
@@ -120,13 +126,14 @@ struct Rans8Kernel {
       for (int first = (kLanes - 1) / 16 * 16; first >= 0; first -= 16) {
         for (int lane = first; lane < first + 16 && lane < kLanes; ++lane) {
           const Divider& d = dividers[Index(*source.model, symbols[PositionOf(lane, kLanes)])];
-          // No branches, and nothing a compiler makes some of: they could not be predicted.
+          // No branches, and nothing a compiler makes some of: they could not be predicted. Few
+          // lanes wait for their states: the quotient of what is left is that of all, shifted.
           *out = static_cast<uint8_t>(x[lane]);
           const uint32_t full = ((d.freq << 12) - 1 - x[lane]) >> 31;
           out += full;
+          const auto quotient = static_cast<uint32_t>((x[lane] * d.reciprocal) >> 32) >> (8 * full);
           const uint32_t y = x[lane] >> (8 * full);
-          const auto quotient = static_cast<uint32_t>((y * d.reciprocal) >> 32);
-          x[lane] = y + quotient * (256 - d.freq) + d.start;
+          x[lane] = y + d.start + quotient * (256 - d.freq);
         }
       }
     }
@@ -137,9 +144,8 @@ struct Rans8Kernel {
   template <int kLanes>
   static const uint8_t* ScalarDecode(const Rans8Target& target, size_t steps, uint32_t* states,
                                      const uint8_t* begin, const uint8_t* p) {
-    uint32_t slots[256];
+    Slot slots[256];
     FillSlots(*target.model, slots);
-    const uint8_t base = target.model->base;
     uint32_t x[kLanes];
     std::memcpy(x, states, sizeof(x));
     size_t step = 0;
@@ -147,12 +153,14 @@ struct Rans8Kernel {
       uint8_t* symbols = target.symbols + step * kLanes;
       for (int first = 0; first < kLanes; first += 16) {
         for (int lane = (first + 16 < kLanes ? first + 16 : kLanes) - 1; lane >= first; --lane) {
-          const uint32_t slot = slots[x[lane] & 0xFF];
-          symbols[PositionOf(lane, kLanes)] = static_cast<uint8_t>(base + slot);
-          const uint32_t y = ((slot >> 8) & 0xFF) * (x[lane] >> kRans8Bits) + (slot >> 16);
+          const Slot slot = slots[x[lane] & 0xFF];
+          symbols[PositionOf(lane, kLanes)] = slot.symbol;
+          const uint32_t y = slot.freq * (x[lane] >> kRans8Bits) + slot.offset;
+          // The byte is there before it is known to be wanted.
+          const uint32_t more = y << 8 | p[-1];
           const uint32_t low = (y - kRans8Low) >> 31;
           p -= low;
-          x[lane] = (y << (8 * low)) | (*p & (0U - low));
+          x[lane] = y + ((more - y) & (0U - low));
         }
       }
     }

@@ -124,29 +124,54 @@ struct Spot {
   float step = 0;
 };
 
-Spot SpotOf(const Plan& plan, size_t k, size_t symbol) {
-  for (const Section& section : plan.sections) {
-    for (size_t h = 0; h < plan.cell_of_head.size(); ++h) {
-      const size_t cell = plan.cell_of_head[h];
-      const size_t within = symbol - section.start[h][k];
-      if (symbol < section.start[h][k] || within >= section.map->counts(cell)[k] * section.rows) {
-        continue;
+// The spots of a class's symbols, asked for in ascending order.
+class Spots {
+ public:
+  Spots(const Plan& plan, size_t k) : plan_(plan), k_(k) {}
+
+  Spot Of(size_t symbol) {
+    while (symbol >= end_) {
+      Advance();
+    }
+    const Section& section = plan_.sections[section_];
+    const size_t within = symbol - section.start[head_][k_];
+    const size_t row = within % section.rows;
+    const auto& [first, second] = section.runs;
+    const size_t in_first = first.second - first.first;
+    const size_t tile_row = row < in_first ? first.first + row : second.first + (row - in_first);
+    return {plan_.IndexOf(head_, tile_row) + channels_[within / section.rows],
+            plan_.Step(section, head_)};
+  }
+
+ private:
+  // To the next head, or the first one of the next section.
+  void Advance() {
+    if (started_ && ++head_ == plan_.cell_of_head.size()) {
+      head_ = 0;
+      ++section_;
+    }
+    started_ = true;
+    KVIK_CHECK(section_ < plan_.sections.size(), "a symbol is of no value");
+    const Section& section = plan_.sections[section_];
+    const size_t cell = plan_.cell_of_head[head_];
+    end_ = section.start[head_][k_] + section.map->counts(cell)[k_] * section.rows;
+    channels_.clear();
+    const uint8_t* const classes = section.map->classes(cell);
+    for (size_t c = 0; c < plan_.channels; ++c) {
+      if (classes[c] == k_) {
+        channels_.push_back(c);
       }
-      size_t c = 0;
-      while (section.map->classes(cell)[c] != k ||
-             section.map->ranks(cell)[c] != within / section.rows) {
-        ++c;
-      }
-      const size_t row = within % section.rows;
-      const auto& [first, second] = section.runs;
-      const size_t in_first = first.second - first.first;
-      const size_t tile_row = row < in_first ? first.first + row : second.first + (row - in_first);
-      return {plan.IndexOf(h, tile_row) + c, plan.Step(section, h)};
     }
   }
-  KVIK_CHECK(false, "symbol %zu is of no value", symbol);
-  return {};
-}
+
+  const Plan& plan_;
+  const size_t k_;
+  bool started_ = false;
+  size_t section_ = 0;
+  size_t head_ = 0;
+  size_t end_ = 0;                // of the head's symbols
+  std::vector<size_t> channels_;  // of the class, in order
+};
 
 // fn(index) of all symbols that are `wanted`.
 template <class Fn>
@@ -248,9 +273,10 @@ class Ecsq final : public Quantizer {
     }));
     KVIK_TRY(WriteDropped(plan, tile, dropped, side));
     for (size_t k = 1; k < kNumEcsqClasses; ++k) {
+      Spots spots(plan, k);
       KVIK_TRY(ForEachSymbol(std::span<const uint8_t>(symbols[k], plan.symbols[k]), EscapeOf(k),
                              [&](size_t i) -> Result<void> {
-                               const Spot spot = SpotOf(plan, k, i);
+                               const Spot spot = spots.Of(i);
                                KVIK_ASSIGN(const int64_t steps,
                                            StepsOf(tile.values[spot.index], spot.step, k));
                                side.Varint(FromSigned(steps));
@@ -302,10 +328,11 @@ class Ecsq final : public Quantizer {
     const auto symbols = SymbolsOf(plan, planes, planes.count - num_planes,
                                    static_cast<const uint8_t*>(dropped.data()));
     for (size_t k = 1; k < kNumEcsqClasses; ++k) {
+      Spots spots(plan, k);
       KVIK_TRY(ForEachSymbol(std::span<const uint8_t>(symbols[k], plan.symbols[k]), EscapeOf(k),
                              [&](size_t i) -> Result<void> {
                                KVIK_ASSIGN(const int64_t steps, ReadSteps(side));
-                               const Spot spot = SpotOf(plan, k, i);
+                               const Spot spot = spots.Of(i);
                                exact.emplace_back(spot.index,
                                                   static_cast<float>(steps) * spot.step);
                                return {};
@@ -453,9 +480,10 @@ class Ecsq final : public Quantizer {
       }
     }
     side.Varint(some.size());
+    Spots spots(plan, 0);
     size_t next = 0;
     for (const size_t i : some) {
-      const Spot spot = SpotOf(plan, 0, i);
+      const Spot spot = spots.Of(i);
       KVIK_ASSIGN(const int64_t steps, StepsOf(tile.values[spot.index], spot.step, 0));
       side.Varint(i - next);
       side.Varint(FromSigned(steps));
@@ -470,6 +498,7 @@ class Ecsq final : public Quantizer {
       return {};
     }
     KVIK_ASSIGN(uint64_t some, side.Varint());
+    Spots spots(plan, 0);
     size_t next = 0;
     for (; some > 0; --some) {
       KVIK_ASSIGN(const uint64_t zeros, side.Varint());
@@ -481,7 +510,7 @@ class Ecsq final : public Quantizer {
       if (std::abs(steps) <= ZeroOf(0)) {
         dropped[i] = static_cast<uint8_t>(steps + ZeroOf(0));
       } else {
-        const Spot spot = SpotOf(plan, 0, i);
+        const Spot spot = spots.Of(i);
         exact.emplace_back(spot.index, static_cast<float>(steps) * spot.step);
       }
       next = i + 1;
