@@ -23,6 +23,7 @@
 #include "codec/pipeline.h"
 #include "codec/side_info.h"
 #include "codec/stage.h"
+#include "codec/testing/bench_main.h"
 
 namespace kvik::codec {
 namespace {
@@ -215,21 +216,11 @@ class Bench {
 };
 
 int Main(int argc, char** argv) {
-  const auto options = kvik::testing::ParseBenchOptions(argc, argv, false);
-  if (!options) {
-    return 2;
-  }
-  const Isa isa = OrDie(SelectIsa());
-  std::printf("kernels: %s\n", IsaName(isa));
-  const Bench bench(isa, *options);
-  bool met = true;
-  for (const Shape& shape : kShapes) {
-    met = bench.Run(shape) && met;
-  }
-  if (!met) {
+  const int status = testing::BenchMain<Bench>(argc, argv, kShapes);
+  if (status == 1) {
     std::printf("ecsq is slower than %.0f GB/s\n", kEcsqGoal);
   }
-  return met ? 0 : 1;
+  return status;
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "base/rng.h"
 #include "base/testing/bench_clock.h"
 #include "base/testing/bench_options.h"
+#include "codec/testing/bench_main.h"
 #include "codec/testing/made_transform.h"
 
 namespace kvik::codec {
@@ -173,20 +174,7 @@ class Bench {
   BenchClock clock_;
 };
 
-int Main(int argc, char** argv) {
-  const auto options = kvik::testing::ParseBenchOptions(argc, argv, false);
-  if (!options) {
-    return 2;
-  }
-  const Isa isa = OrDie(SelectIsa());
-  std::printf("kernels: %s\n", IsaName(isa));
-  const Bench bench(isa, *options);
-  bool met = true;
-  for (const Shape& shape : kShapes) {
-    met = bench.Run(shape) && met;
-  }
-  return met ? 0 : 1;
-}
+int Main(int argc, char** argv) { return testing::BenchMain<Bench>(argc, argv, kShapes); }
 
 }  // namespace
 }  // namespace kvik::codec
