@@ -81,21 +81,5 @@ TEST(PolicyStateSaver, WritesNowAndThenAndAtTheEnd) {
   EXPECT_NE(LoadPolicyState(path, "hazard", 16).value(), first);
 }
 
-TEST(TextFile, IsReplacedAsAWhole) {
-  const std::string path = FreshPath();
-  EXPECT_TRUE(CheckReplaceable(path).has_value());
-  EXPECT_FALSE(std::filesystem::exists(path));
-  for (const std::string& text : {std::string("one"), std::string(300'000, 'x'), std::string()}) {
-    ASSERT_TRUE(ReplaceTextFile(path, text).has_value());
-    EXPECT_EQ(ReadTextFile(path).value(), text);
-    EXPECT_FALSE(std::filesystem::exists(path + ".part"));
-  }
-  const std::string nowhere = path + "/no/such/folder";
-  for (const auto& result : {CheckReplaceable(nowhere), ReplaceTextFile(nowhere, "x")}) {
-    EXPECT_EQ(result.error().code, ErrorCode::kUnavailable);
-    EXPECT_THAT(result.error().message, HasSubstr(nowhere));
-  }
-}
-
 }  // namespace
 }  // namespace kvik::app

@@ -19,6 +19,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "base/replace_file.h"
 #include "kv/policy_state.h"
 #include "workload/cost_presets.h"
 #include "workload/plan_trace.h"

@@ -14,11 +14,11 @@
 #include <utility>
 
 #include "app/policy_state_file.h"
-#include "app/text_file.h"
 #include "app/version.h"
 #include "base/byte_size.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/replace_file.h"
 #include "base/sha256.h"
 #include "engine/engine_loop.h"
 #include "server/engine_client.h"

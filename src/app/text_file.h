@@ -11,11 +11,7 @@ namespace kvik::app {
 // As MappedFile::Open.
 Result<std::string> ReadTextFile(const std::string& path);
 
-// Whoever reads meanwhile, or after a crash or a loss of power, finds the old text or the new one.
-// Goes through `path`.part. kUnavailable names the path.
+// As ReplaceFile (base/replace_file.h).
 Result<void> ReplaceTextFile(const std::string& path, const std::string& text);
-
-// Whether ReplaceTextFile would succeed now, as far as permissions go. Changes nothing.
-Result<void> CheckReplaceable(const std::string& path);
 
 }  // namespace kvik::app

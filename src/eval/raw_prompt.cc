@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "eval/atomic_file.h"
+#include "base/replace_file.h"
 
 namespace kvik::eval {
 namespace {
@@ -159,7 +159,7 @@ Result<void> RawPrompt::Save(const std::string& path, uint64_t key) {
   header.payload_hash = XXH3_64bits(payload.data(), payload.size());
   header.header_hash = HeaderHash(header);
   std::memcpy(memory.data(), &header, sizeof header);
-  return WriteFileAtomically(path, all);
+  return ReplaceFile(path, all);
 }
 
 std::span<const std::byte> RawPrompt::bytes() const {

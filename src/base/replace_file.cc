@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/atomic_file.h"
+#include "base/replace_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-namespace kvik::eval {
+namespace kvik {
 namespace {
 
 Error CannotWrite(const std::string& path, int error) {
@@ -18,7 +18,15 @@ Error CannotWrite(const std::string& path, int error) {
   return Err(code, "%s: cannot write: %s", path.c_str(), std::strerror(error));
 }
 
-// 0, or errno.
+std::string PartOf(const std::string& path) {
+  return path + "." + std::to_string(getpid()) + ".part";
+}
+
+int OpenPart(const std::string& part) {
+  return open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+}
+
+// Down to the disk. 0, or errno.
 int WriteAll(int fd, std::span<const std::byte> bytes) {
   constexpr size_t kMaxWrite = size_t{1} << 30;
   while (!bytes.empty()) {
@@ -28,16 +36,16 @@ int WriteAll(int fd, std::span<const std::byte> bytes) {
     }
     bytes = bytes.subspan(written < 0 ? 0 : static_cast<size_t>(written));
   }
-  return 0;
+  return fsync(fd) == 0 ? 0 : errno;
 }
 
 }  // namespace
 
-Result<void> WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes) {
-  const std::string part = path + "." + std::to_string(getpid()) + ".part";
-  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+Result<void> ReplaceFile(const std::string& path, std::span<const std::byte> bytes) {
+  const std::string part = PartOf(path);
+  const int fd = OpenPart(part);
   if (fd < 0) {
-    return CannotWrite(part, errno);
+    return CannotWrite(path, errno);
   }
   int error = WriteAll(fd, bytes);
   if (close(fd) != 0 && error == 0) {
@@ -53,4 +61,15 @@ Result<void> WriteFileAtomically(const std::string& path, std::span<const std::b
   return {};
 }
 
-}  // namespace kvik::eval
+Result<void> CheckReplaceable(const std::string& path) {
+  const std::string part = PartOf(path);
+  const int fd = OpenPart(part);
+  if (fd < 0) {
+    return CannotWrite(path, errno);
+  }
+  close(fd);
+  unlink(part.c_str());
+  return {};
+}
+
+}  // namespace kvik
