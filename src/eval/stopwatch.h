@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// eval/stopwatch.h: how long a block of code takes, added up over all the times it runs.
 #pragma once
 
 #include <cstdint>
