@@ -8,7 +8,9 @@
 //
 //   compress_file kivi-2 kv.bf16 kv.kvs 30 3 64
 //
-// kv.bf16 holds bf16 values [layers][2: keys, values][kv_heads][tokens][head_dim].
+// kv.bf16 holds bf16 values [layers][2: keys, values][kv_heads][tokens][head_dim];
+// compress_file_test.sh makes one. Calibrated pipelines need a profile library on top
+// (codec/profile_library.h): its side information is FrameCodec::Create's third argument.
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -44,7 +46,8 @@ int main(int argc, char** argv) {
     return Fail("usage: compress_file PIPELINE IN OUT LAYERS KV_HEADS HEAD_DIM");
   }
 
-  // 1. The model: here only its shape. Frames of another fingerprint are refused.
+  // 1. The model: here only its shape; stages that undo rotary positions need their frequencies,
+  // too. Frames of another fingerprint are refused.
   codec::ModelFacts model;
   model.name = "example";
   model.fingerprint = 1;

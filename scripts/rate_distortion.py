@@ -266,7 +266,7 @@ def main():
     options = parser.parse_args()
     options.data = os.environ.get("KVIK_EVAL_DATA", "")
     if not options.report_only and not (options.data and pathlib.Path(options.data).is_dir()):
-        raise SystemExit("rate-distortion: set KVIK_EVAL_DATA to a folder of *.jsonl (docs/bench.md says of what shape)")
+        raise SystemExit("rate-distortion: set KVIK_EVAL_DATA to a folder of *.jsonl (docs/compression.md says of what shape)")
     pathlib.Path(options.docs, "img").mkdir(parents=True, exist_ok=True)
     chosen = list(groups(options))
     if not chosen:
