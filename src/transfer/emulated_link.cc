@@ -26,10 +26,11 @@ namespace kvik::transfer {
 namespace {
 
 constexpr size_t kLargestSegment = size_t{64} << 10;
-constexpr double kSegmentMicros = 500;
-constexpr double kQueueMicros = 4000;
+// Small, because a frame is there when the segment with its last byte is.
+constexpr double kSegmentMicros = 100;
+constexpr double kQueueMicros = 20000;
 constexpr size_t kSmallestQueue = size_t{64} << 10;
-constexpr size_t kLargestQueue = size_t{1} << 20;
+constexpr size_t kLargestQueue = size_t{4} << 20;
 // Departed and not delivered; a delay must not become memory without a bound.
 constexpr size_t kMaxUnderWay = size_t{256} << 20;
 
@@ -114,18 +115,40 @@ class Flow {
     return full ? 0 : limit - waiting_bytes_;
   }
 
-  void Put(int64_t now_us, std::span<const std::byte> bytes) {
+  // As much of `parts`, in order, as fits `size_bytes`; how many bytes.
+  size_t Put(int64_t now_us, std::span<const iovec> parts, size_t size_bytes) {
     const double rate = spec_.rate_bytes_per_second.At(now_us);
     const size_t largest =
         std::isfinite(rate)
             ? std::clamp(static_cast<size_t>(rate * kSegmentMicros * 1e-6),
                          std::min(spec_.packet_bytes, kLargestSegment), kLargestSegment)
             : kLargestSegment;
-    while (!bytes.empty()) {
-      const size_t size = std::min(bytes.size(), largest);
-      PutSegment(now_us, bytes.first(size));
-      bytes = bytes.subspan(size);
+    size_t total = 0;
+    for (const iovec& part : parts) {
+      total += part.iov_len;
     }
+    total = std::min(total, size_bytes);
+    // Segments do not care where parts end: a header travels with its payload.
+    std::vector<std::byte> bytes;
+    size_t left = total;
+    for (const iovec& part : parts) {
+      const auto* from = static_cast<const std::byte*>(part.iov_base);
+      size_t rest = std::min(part.iov_len, left);
+      while (rest > 0) {
+        if (bytes.empty()) {
+          bytes.reserve(std::min(left, largest));
+        }
+        const size_t size = std::min(rest, largest - bytes.size());
+        bytes.insert(bytes.end(), from, from + size);
+        from += size;
+        rest -= size;
+        left -= size;
+        if (bytes.size() == largest || left == 0) {
+          PutSegment(now_us, std::exchange(bytes, {}));
+        }
+      }
+    }
+    return total;
   }
 
   // What is to be handed over now, or empty.
@@ -201,7 +224,7 @@ class Flow {
     }
   }
 
-  void PutSegment(int64_t now_us, std::span<const std::byte> bytes) {
+  void PutSegment(int64_t now_us, std::vector<std::byte> bytes) {
     const int64_t depart_us = capacity_.Reserve(now_us, bytes.size());
     waiting_.push_back(Departure{depart_us, bytes.size()});
     waiting_bytes_ += bytes.size();
@@ -219,7 +242,7 @@ class Flow {
     }
     deliver_us = std::max(deliver_us, last_deliver_us_);
     last_deliver_us_ = deliver_us;
-    segments_.push_back(Segment{{bytes.begin(), bytes.end()}, 0, deliver_us});
+    segments_.push_back(Segment{std::move(bytes), 0, deliver_us});
   }
 
   const LinkSpec& spec_;
@@ -258,16 +281,7 @@ class EmulatedChannel final : public ByteChannel {
     }
     KVIK_TRY(Deliver());
     const int64_t now_us = Now();
-    size_t room = out_.Room(now_us);
-    size_t written = 0;
-    for (const iovec& part : parts) {
-      const size_t size = std::min(part.iov_len, room);
-      if (size > 0) {
-        out_.Put(now_us, {static_cast<const std::byte*>(part.iov_base), size});
-        room -= size;
-        written += size;
-      }
-    }
+    const size_t written = out_.Put(now_us, parts, out_.Room(now_us));
     KVIK_TRY(Deliver());
     return written;
   }
@@ -378,7 +392,7 @@ class EmulatedChannel final : public ByteChannel {
       } else if (*size == 0) {
         return;
       } else {
-        in_.Put(now_us, std::span(fetched_).first(*size));
+        in_.Put(now_us, std::span(&part, 1), *size);
       }
     }
   }

@@ -45,7 +45,7 @@ struct LinkSpec {
   LinkSchedule resets{0};      // a second, at random: the connection breaks
   int64_t rto_us = 200000;     // retransmission timeout
   size_t burst_bytes = 16384;  // may leave at once after a pause
-  size_t queue_bytes = 0;      // that wait before the writer is held back; 0: 4 ms worth
+  size_t queue_bytes = 0;      // that wait before the writer is held back; 0: 20 ms worth
   size_t packet_bytes = 1448;  // what `loss` is about
   uint64_t seed = 1;
 

@@ -3,7 +3,9 @@
 // loopback driven by hand with a manual clock.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "transfer/object_client.h"
 #include "transfer/object_server.h"
 #include "transfer/testing/fake_pool.h"
+#include "transfer/testing/manual_network.h"
 
 namespace kvik::transfer {
 namespace {
@@ -126,6 +129,377 @@ TEST_F(TcpPair, AnotherModelIsRefusedWithTheReason) {
   EXPECT_EQ(connection.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(connection.error().message.find("fingerprint"), std::string::npos)
       << connection.error().message;
+}
+
+// ---------------------------------------------------------------- by hand, with a manual clock
+
+class CollectingGet final : public GetSink {
+ public:
+  explicit CollectingGet(size_t objects) : bytes(objects), outcomes(objects), infos(objects) {}
+  void OnObject(size_t index, const kv::ObjectInfo& info) override {
+    EXPECT_FALSE(infos[index]);
+    infos[index] = info;
+  }
+  void OnBytes(size_t index, SharedBytes part) override {
+    EXPECT_TRUE(infos[index] && !outcomes[index]);
+    bytes[index].insert(bytes[index].end(), part.span().begin(), part.span().end());
+  }
+  void OnObjectEnd(size_t index, const Result<void>& outcome) override {
+    EXPECT_FALSE(outcomes[index]);
+    outcomes[index] = outcome;
+  }
+  void OnDone(const Result<void>& outcome, const StreamStats& end_stats) override {
+    EXPECT_FALSE(done);
+    for (const auto& object : outcomes) {
+      EXPECT_TRUE(object.has_value());
+    }
+    done = outcome;
+    stats = end_stats;
+  }
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<std::optional<Result<void>>> outcomes;
+  std::vector<std::optional<kv::ObjectInfo>> infos;
+  std::optional<Result<void>> done;
+  StreamStats stats;
+};
+
+class CollectingPut final : public PutSink {
+ public:
+  void OnAnswer(PutAnswer given, const std::shared_ptr<PutHandle>& put) override {
+    answer = given;
+    handle = put;
+  }
+  void OnWritable() override {}
+  void OnDone(const Result<void>& outcome, const StreamStats& /*stats*/) override {
+    done = outcome;
+    handle.reset();
+  }
+  std::optional<PutAnswer> answer;
+  std::shared_ptr<PutHandle> handle;
+  std::optional<Result<void>> done;
+};
+
+class CollectingEvents final : public EventSink {
+ public:
+  void OnEvents(ObjectEventBatch batch) override { batches.push_back(std::move(batch)); }
+  void OnDone(const Result<void>& outcome) override { done = outcome; }
+  std::vector<ObjectEventBatch> batches;
+  std::optional<Result<void>> done;
+};
+
+// A producer whose objects are made by the test, layer by layer.
+class LiveNode final : public FakePool {
+ public:
+  class Listener final : public ReplyListener {
+   public:
+    void OnRoom() override { ++room; }
+    void OnEnd(const Result<void>& outcome) override { ended = outcome; }
+    int room = 0;
+    std::optional<Result<void>> ended;
+  };
+  void Get(const CallContext& /*context*/, GetRequest /*request*/,
+           std::shared_ptr<GetReply> made) override {
+    reply = std::move(made);
+    listener = std::make_shared<Listener>();
+    reply->SetListener(listener);
+  }
+  std::shared_ptr<GetReply> reply;
+  std::shared_ptr<Listener> listener;
+};
+
+class ByHand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    server_handler_ = MakeObjectServer(pool_);
+    server_ = &network_.Add(Options(Role::kPrefill), server_handler_.get());
+    endpoint_ = &network_.Add(Options(Role::kDecode), nullptr);
+    ObjectClient::Options options;
+    options.dial = [this](int64_t deadline_us, Endpoint::Connected done) {
+      ++dials_;
+      if (reachable_) {
+        ConnectLoopback(*endpoint_, *server_, deadline_us, std::move(done));
+      } else {
+        endpoint_->RunAt(
+            0, [done = std::move(done)] { done(Err(ErrorCode::kUnavailable, "nobody answers")); });
+      }
+    };
+    client_ = ObjectClient::Create(*endpoint_, options);
+  }
+  ~ByHand() override {
+    client_.reset();
+    network_.Close();
+    pool_.reply.reset();
+    EXPECT_EQ(server_->live_buffers() + endpoint_->live_buffers(), 0U);
+  }
+  [[nodiscard]] int64_t In(int64_t us) { return network_.clock().NowMicros() + us; }
+  static kv::ObjectInfo Info(uint64_t number, uint64_t size_bytes) {
+    kv::ObjectInfo info;
+    info.key = KeyOf(number);
+    info.num_blocks = 16;
+    info.size_bytes = size_bytes;
+    return info;
+  }
+
+  LiveNode pool_;
+  std::unique_ptr<StreamHandler> server_handler_;
+  testing::ManualNetwork network_;
+  Endpoint* server_ = nullptr;
+  Endpoint* endpoint_ = nullptr;
+  std::unique_ptr<ObjectClient> client_;
+  bool reachable_ = true;
+  int dials_ = 0;
+};
+
+TEST_F(ByHand, ObjectsArriveLayerByLayerWhileTheyAreMade) {
+  auto sink = std::make_shared<CollectingGet>(2);
+  client_->Get(GetRequest{{KeyOf(1), KeyOf(2)}, ""}, In(10 * kSecond), sink);
+  network_.Settle();
+  ASSERT_NE(pool_.reply, nullptr);
+  // The second object is ready first.
+  pool_.reply->Begin(1, Info(2, 100));
+  pool_.reply->Append(1, SharedBytes::Own(BytesOf(2, 100)));
+  pool_.reply->End(1);
+  pool_.reply->Begin(0, Info(1, 0));
+  std::vector<std::byte> all;
+  for (uint64_t layer = 0; layer < 5; ++layer) {
+    const auto bytes = BytesOf(layer, 40'000);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+    pool_.reply->Append(0, SharedBytes::Own(bytes));
+    network_.RunFor(2000);
+    EXPECT_EQ(sink->bytes[0], all) << layer;
+  }
+  EXPECT_TRUE(sink->outcomes[1] && sink->outcomes[1]->has_value());
+  EXPECT_FALSE(sink->outcomes[0]);
+  pool_.reply->End(0);
+  pool_.reply->Finish();
+  network_.Settle();
+  ASSERT_TRUE(sink->done);
+  EXPECT_TRUE(sink->done->has_value());
+  EXPECT_EQ(sink->stats.last_message_us - sink->stats.first_message_us, 10'000);
+  ASSERT_TRUE(pool_.listener->ended);
+  EXPECT_TRUE(pool_.listener->ended->has_value());
+}
+
+TEST_F(ByHand, WhatTheProducerCannotGiveFailsAlone) {
+  auto sink = std::make_shared<CollectingGet>(3);
+  client_->Get(GetRequest{{KeyOf(1), KeyOf(2), KeyOf(3)}, ""}, In(kSecond), sink);
+  network_.Settle();
+  pool_.reply->Begin(0, Info(1, 10));
+  pool_.reply->Append(0, SharedBytes::Own(BytesOf(1, 10)));
+  pool_.reply->Fail(0, Err(ErrorCode::kUnavailable, "evicted while it was sent"));
+  pool_.reply->Fail(1, Err(ErrorCode::kNotFound, "not here"));
+  pool_.reply->Begin(2, Info(3, 0));
+  pool_.reply->End(2);
+  pool_.reply->Finish();
+  network_.Settle();
+  ASSERT_TRUE(sink->done && sink->done->has_value());
+  EXPECT_EQ(sink->outcomes[0]->error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(sink->outcomes[1]->error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(sink->outcomes[2]->has_value());
+}
+
+TEST_F(ByHand, ACancelledGetReachesTheProducer) {
+  auto sink = std::make_shared<CollectingGet>(1);
+  const auto call = client_->Get(GetRequest{{KeyOf(1)}, ""}, kNever, sink);
+  network_.Settle();
+  pool_.reply->Begin(0, Info(1, 1000));
+  network_.Settle();
+  call->Cancel();
+  network_.Settle();
+  ASSERT_TRUE(sink->done);
+  EXPECT_EQ(sink->done->error().code, ErrorCode::kUnavailable);
+  ASSERT_TRUE(pool_.listener->ended);
+  EXPECT_FALSE(pool_.listener->ended->has_value());
+  EXPECT_EQ(pool_.reply->Append(0, SharedBytes::Own(BytesOf(1, 10))), SendResult::kEnded);
+  EXPECT_TRUE(pool_.reply->ended());
+}
+
+TEST_F(ByHand, AFrozenProducerCostsItsDeadlineAndNoMore) {
+  auto sink = std::make_shared<CollectingGet>(1);
+  client_->Get(GetRequest{{KeyOf(1)}, ""}, In(kSecond / 4), sink);
+  network_.RunFor(kSecond / 4 + 1);
+  ASSERT_TRUE(sink->done);
+  EXPECT_EQ(sink->done->error().code, ErrorCode::kTimeout);
+  EXPECT_EQ(sink->outcomes[0]->error().code, ErrorCode::kTimeout);
+  EXPECT_TRUE(client_->stats().connected);
+}
+
+TEST_F(ByHand, AProducerThatForgetsACallIsNoticed) {
+  auto sink = std::make_shared<CollectingGet>(1);
+  client_->Get(GetRequest{{KeyOf(1)}, ""}, kNever, sink);
+  network_.Settle();
+  pool_.reply.reset();
+  network_.Settle();
+  ASSERT_TRUE(sink->done);
+  EXPECT_EQ(sink->done->error().code, ErrorCode::kInternal);
+}
+
+TEST_F(ByHand, CallsAreCancelledBeforeThereIsAConnection) {
+  auto sink = std::make_shared<CollectingGet>(1);
+  const auto call = client_->Get(GetRequest{{KeyOf(1)}, ""}, kNever, sink);
+  call->Cancel();
+  network_.Settle();
+  ASSERT_TRUE(sink->done);
+  EXPECT_EQ(sink->done->error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(pool_.reply, nullptr);
+}
+
+TEST_F(ByHand, APeerThatComesBackIsFoundAgain) {
+  const auto call = [this] {
+    auto outcome = std::make_shared<std::optional<Result<SharedBytes>>>();
+    client_->Call(1, {}, In(kSecond), [outcome](Result<SharedBytes> answer) { *outcome = answer; });
+    network_.RunFor(2 * kSecond, [&] { return outcome->has_value(); });
+    return (*outcome)->has_value();
+  };
+  EXPECT_TRUE(call());
+  // It goes away, and nobody answers for a while: every pause is longer than the one before.
+  reachable_ = false;
+  client_->stats();
+  server_->Close();
+  network_.Settle();
+  EXPECT_FALSE(client_->stats().connected);
+  dials_ = 0;
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_FALSE(call());
+    network_.RunFor(10'000);
+  }
+  EXPECT_GE(dials_, 5);
+  EXPECT_LE(dials_, 12);
+  // It is back, at the same address.
+  server_ = &network_.Add(Options(Role::kPrefill), server_handler_.get());
+  reachable_ = true;
+  network_.RunFor(5 * kSecond);
+  EXPECT_TRUE(call());
+  EXPECT_EQ(client_->stats().connects, 2U);
+}
+
+TEST_F(ByHand, APutThatIsNotWhatWasAnnounced) {
+  for (const uint64_t announced : {99U, 101U}) {
+    auto sink = std::make_shared<CollectingPut>();
+    PutRequest put;
+    put.info = Info(5, announced);
+    client_->Put(put, kNever, sink);
+    network_.Settle();
+    ASSERT_EQ(sink->answer, PutAnswer::kGo);
+    const auto handle = sink->handle;
+    handle->Append(SharedBytes::Own(BytesOf(5, 100)));
+    handle->Commit();
+    network_.Settle();
+    ASSERT_TRUE(sink->done);
+    EXPECT_FALSE(sink->done->has_value());
+    EXPECT_EQ(pool_.size(), 0U);
+  }
+}
+
+TEST_F(ByHand, APutWithoutCommitLeavesNothing) {
+  auto sink = std::make_shared<CollectingPut>();
+  PutRequest put;
+  put.info = Info(5, 100);
+  const auto call = client_->Put(put, kNever, sink);
+  network_.Settle();
+  call->Append(SharedBytes::Own(BytesOf(5, 100)));
+  network_.Settle();
+  call->Cancel();
+  network_.Settle();
+  ASSERT_TRUE(sink->done);
+  EXPECT_EQ(pool_.size(), 0U);
+}
+
+TEST_F(ByHand, ASizeMayBeABound) {
+  auto sink = std::make_shared<CollectingPut>();
+  PutRequest put;
+  put.info = Info(5, 1000);
+  put.size_is_bound = true;
+  const auto call = client_->Put(put, kNever, sink);
+  network_.Settle();
+  call->Append(SharedBytes::Own(BytesOf(5, 100)));
+  call->Commit();
+  network_.Settle();
+  ASSERT_TRUE(sink->done);
+  EXPECT_TRUE(sink->done->has_value()) << sink->done->error().message;
+  EXPECT_EQ(pool_.size(), 1U);
+}
+
+TEST_F(ByHand, SubscribersSeeASnapshotAndThenEveryEvent) {
+  pool_.Store(1, 100);
+  auto sink = std::make_shared<CollectingEvents>();
+  client_->Subscribe(SubscribeRequest{}, sink);
+  network_.Settle();
+  ASSERT_EQ(sink->batches.size(), 1U);
+  EXPECT_EQ(sink->batches[0].events.at(0).info.key, KeyOf(1));
+  ObjectEvent event;
+  event.kind = ObjectEventKind::kRemoved;
+  event.info.key = KeyOf(1);
+  EXPECT_EQ(pool_.Publish({event}), 1U);
+  network_.Settle();
+  ASSERT_EQ(sink->batches.size(), 2U);
+  EXPECT_EQ(sink->batches[1].sequence, sink->batches[0].sequence + 1);
+  EXPECT_EQ(sink->batches[1].events.at(0).kind, ObjectEventKind::kRemoved);
+  // Batches larger than a frame come whole.
+  EXPECT_EQ(pool_.Publish(std::vector<ObjectEvent>(kMaxEventBatch, event)), 1U);
+  network_.Settle();
+  ASSERT_EQ(sink->batches.size(), 3U);
+  EXPECT_EQ(sink->batches[2].events.size(), kMaxEventBatch);
+}
+
+TEST_F(ByHand, ASubscriberThatDoesNotReadIsDropped) {
+  auto sink = std::make_shared<CollectingEvents>();
+  client_->Subscribe(SubscribeRequest{}, sink);
+  network_.Settle();
+  // Nobody moves bytes while these are published.
+  const std::vector<ObjectEvent> events(kMaxEventBatch);
+  size_t published = 0;
+  while (pool_.Publish(events) == 1 && published < 1000) {
+    ++published;
+  }
+  EXPECT_LT(published, 1000U);
+  network_.Settle();
+  ASSERT_TRUE(sink->done);
+  EXPECT_EQ(sink->done->error().code, ErrorCode::kExhausted);
+}
+
+TEST_F(ByHand, NothingIsLeftWhenTheEndpointCloses) {
+  auto waiting = std::make_shared<CollectingGet>(1);
+  client_->Get(GetRequest{{KeyOf(1)}, ""}, kNever, waiting);
+  network_.Settle();
+  auto queued = std::make_shared<CollectingGet>(1);
+  client_->Get(GetRequest{{KeyOf(1)}, ""}, kNever, queued);
+  network_.Close();
+  ASSERT_TRUE(waiting->done && queued->done);
+  EXPECT_EQ(waiting->done->error().code, ErrorCode::kUnavailable);
+  auto late = std::make_shared<CollectingGet>(1);
+  client_->Get(GetRequest{{KeyOf(1)}, ""}, kNever, late);
+  ASSERT_TRUE(late->done);
+  EXPECT_EQ(pool_.peers(), 0);
+}
+
+// A peer that answers another question than the one that was asked is not believed.
+TEST(ObjectMessages, SurviveTheirEncodingAndNothingElseDoes) {
+  kv::ObjectInfo info;
+  info.key = KeyOf(3);
+  info.num_blocks = 7;
+  info.quality = {kv::Fidelity::kLossy, 0.97F};
+  info.size_bytes = 12345;
+  info.tier = kv::ObjectTier::kDisk;
+  info.ready_in_us = 5;
+  const Payload bytes = Encode(info);
+  const auto decoded = DecodeObjectInfo(bytes);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->key, info.key);
+  EXPECT_EQ(decoded->num_blocks, 7);
+  EXPECT_EQ(decoded->quality.fidelity, kv::Fidelity::kLossy);
+  EXPECT_EQ(decoded->quality.q, 0.97F);
+  EXPECT_EQ(decoded->tier, kv::ObjectTier::kDisk);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(DecodeObjectInfo(std::span(bytes).first(size)));
+  }
+  LookupRequest request;
+  request.hashes.resize(2);
+  std::vector<FoundObject> found(1);
+  found[0].hash_index = 2;
+  EXPECT_FALSE(DecodeFoundObjects(Encode(std::span<const FoundObject>(found)), request));
+  found[0].hash_index = 1;
+  EXPECT_TRUE(DecodeFoundObjects(Encode(std::span<const FoundObject>(found)), request));
 }
 
 }  // namespace

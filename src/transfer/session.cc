@@ -23,7 +23,7 @@
 namespace kvik::transfer {
 namespace {
 
-constexpr size_t kHeadBytes = size_t{16} << 10;
+constexpr size_t kHeadBytes = size_t{4} << 10;
 constexpr size_t kAheadBytes = size_t{256} << 10;
 constexpr size_t kMaxPieceBytes = size_t{128} << 10;
 // Control frames that a peer made us queue and does not read.

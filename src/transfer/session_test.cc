@@ -374,7 +374,7 @@ TEST(Hello, EveryMismatchIsNamed) {
   EXPECT_TRUE(CheckPeer(mine, Hello(), {true}));  // a pool fits everybody
   const std::pair<std::function<void(Hello&)>, const char*> cases[] = {
       {[](Hello& h) { h.model_fingerprint = 2; }, "fingerprint"},
-      {[](Hello& h) { h.kv_layout = "b"; }, "layout"},
+      {[](Hello& h) { h.kv_layout.assign(1, 'b'); }, "layout"},
       {[](Hello& h) { h.block_size_tokens = 32; }, "block"},
       {[](Hello& h) { h.domain.bytes[0] = 2; }, "domain"},
       {[](Hello& h) { h.numerics.value = 2; }, "numerics"}};
