@@ -18,7 +18,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   list(APPEND KVIK_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
 set(KVIK_FLAGS_avx512bf16 ${KVIK_FLAGS_avx512} -mavx512bf16)
-set(KVIK_FLAGS_avx512vbmi ${KVIK_FLAGS_avx512} -mavx512vbmi)
+set(KVIK_FLAGS_avx512vbmi ${KVIK_FLAGS_avx512} -mavx512vbmi -mavx512cd -mavx512vpopcntdq)
 
 function(kvik_isa_flags)
   foreach(src ${ARGN})

@@ -53,7 +53,8 @@ bool IsaSupported(Isa isa) {
 
 bool VbmiSupported() {
   static const bool kSupported =
-      IsaSupported(Isa::kAvx512) && __builtin_cpu_supports("avx512vbmi");
+      IsaSupported(Isa::kAvx512) && __builtin_cpu_supports("avx512vbmi") &&
+      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512vpopcntdq");
   return kSupported;
 }
 

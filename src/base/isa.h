@@ -20,7 +20,7 @@ enum class ComputeType { kF32, kBf16 };
 const char* IsaName(Isa isa);  // "scalar", "avx2", "avx512", "avx512bf16": KVIK_KERNELS' values
 std::optional<Isa> ParseIsa(std::string_view name);
 bool IsaSupported(Isa isa);        // by this CPU and operating system
-bool VbmiSupported();              // AVX-512's shuffles of bytes, which no Isa promises
+bool VbmiSupported();              // AVX-512's VBMI, CD and VPOPCNTDQ: no Isa promises these
 std::vector<Isa> SupportedIsas();  // for tests: each is run, the others skipped by name
 bool ComputeSupported(Isa isa, ComputeType type);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// codec/kernels/coder_avx512.h: the operations of AVX-512 (F, BW, DQ, VL) and VBMI that the
-// coders' kernels are made of. For files compiled for these only: every one gets its own.
+// codec/kernels/coder_avx512.h: the operations of AVX-512 (F, BW, DQ, VL) and, where files are
+// compiled for them, of VBMI, CD and VPOPCNTDQ that the coders' kernels are made of. For files
+// compiled for these only: every one gets its own.
 #pragma once
 
 #include <immintrin.h>
@@ -197,8 +198,61 @@ struct Avx512Vectors {
     *offset = LookupSlots(tables.offsets, slots, upper);
     *symbols = LookupSlots(tables.symbols, slots, upper);
   }
+
+  // A window of what decoders read next, loaded before it is known how much of it: lanes pick from
+  // it by how many others, from them on, want something too.
+  static constexpr bool kWindows = true;
+  static constexpr std::ptrdiff_t kByteWindow = 64;
+  template <int kVectors>
+  static constexpr std::ptrdiff_t kWordWindow = kVectors == 4 ? 128 : 64;
+
+  // The states that are too small take bytes that end at p. Returns where these begin.
+  template <int kVectors>
+  __attribute__((always_inline)) static const uint8_t* TakeFromWindow8(Vec* x, const uint8_t* p) {
+    const Vec window = Load(p - kByteWindow);
+    return TakeFromWindow<kVectors, 1, kByteWindow>(x, kRans8Low, p, [&](Vec index) {
+      return _mm512_maskz_permutexvar_epi8(0x1111111111111111ULL, index, window);
+    });
+  }
+  template <int kVectors>
+  __attribute__((always_inline)) static const uint8_t* TakeFromWindow12(Vec* x, const uint8_t* p) {
+    if constexpr (kVectors == 4) {
+      const Vec first = Load(p - 128);
+      const Vec second = Load(p - 64);
+      return TakeFromWindow<kVectors, 2, 64>(x, kRans12Low, p, [&](Vec index) {
+        return _mm512_maskz_permutex2var_epi16(0x55555555U, first, index, second);
+      });
+    } else {
+      const Vec window = Load(p - 64);
+      return TakeFromWindow<kVectors, 2, 32>(x, kRans12Low, p, [&](Vec index) {
+        return _mm512_maskz_permutexvar_epi16(0x55555555U, index, window);
+      });
+    }
+  }
+  // pick(index) gives units of kBytes of the window, which has kUnits.
+  template <int kVectors, int kBytes, int kUnits, typename Pick>
+  __attribute__((always_inline)) static const uint8_t* TakeFromWindow(Vec* x, uint32_t limit,
+                                                                      const uint8_t* p,
+                                                                      const Pick& pick) {
+    // Of element e: bits e to 15.
+    const Vec from_here =
+        _mm512_setr_epi32(0xFFFF, 0xFFFE, 0xFFFC, 0xFFF8, 0xFFF0, 0xFFE0, 0xFFC0, 0xFF80, 0xFF00,
+                          0xFE00, 0xFC00, 0xF800, 0xF000, 0xE000, 0xC000, 0x8000);
+    Vec left = Set1(kUnits);  // of the window, in front of what the vectors before take
+    size_t taken = 0;
+    for (int v = 0; v < kVectors; ++v) {
+      const Mask low = Below(x[v], limit);
+      taken += static_cast<size_t>(Count(low));
+      const Vec lanes = _mm512_broadcastmw_epi32(low);
+      const Vec index = _mm512_sub_epi32(left, _mm512_popcnt_epi32(And(lanes, from_here)));
+      left = _mm512_sub_epi32(left, _mm512_popcnt_epi32(lanes));
+      x[v] = _mm512_mask_or_epi32(x[v], low, _mm512_slli_epi32(x[v], 8 * kBytes), pick(index));
+    }
+    return p - kBytes * taken;
+  }
 #else
   static constexpr bool kSlotTables = false;
+  static constexpr bool kWindows = false;
 #endif
 
   // --- States ------------------------------------------------------------------------------------

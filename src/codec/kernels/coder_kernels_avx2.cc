@@ -34,6 +34,7 @@ constexpr BitOrders kBitOrders = MakeBitOrders();
 struct Avx2Vectors {
   static constexpr bool kVectors = true;
   static constexpr bool kSlotTables = false;
+  static constexpr bool kWindows = false;
   struct Vec {
     __m256i a;  // elements 0..7
     __m256i b;  // elements 8..15

@@ -5,7 +5,6 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -155,7 +154,9 @@ struct Rans12Avx512 : Vectors {
       alignas(64) uint16_t of_starts[64] = {};
       // As compared with slots, which are scaled by 16: 15 above it and more are behind the start.
       uint16_t before[64 + 4];
-      std::fill(before, before + 64 + 4, uint16_t{0xFFFF});
+      for (uint16_t& start : before) {
+        start = 0xFFFF;
+      }
       size_t entries = 0;
       for (uint32_t s = 0; s < model.size; ++s) {
         if (model.freq[s] != 0) {
@@ -279,7 +280,14 @@ struct Rans12Avx512 : Vectors {
     for (int v = 0; v < kVectors; ++v) {
       x[v] = Vectors::Load(states + 16 * v);
     }
-    for (size_t step = 0; step < steps; ++step) {
+    size_t step = 0;
+    if constexpr (Vectors::kWindows) {
+      for (; step < steps && p - begin >= Vectors::template kWordWindow<kVectors>; ++step) {
+        Advance<kVectors>(slots, x, symbols + step * 16 * kVectors);
+        p = Vectors::template TakeFromWindow12<kVectors>(x, p);
+      }
+    }
+    for (; step < steps; ++step) {
       Advance<kVectors>(slots, x, symbols + step * 16 * kVectors);
       Mask low[kVectors];
       int wanted[kVectors];
@@ -308,7 +316,8 @@ struct Rans12Avx512 : Vectors {
 
   // The symbols of a step, and the states without them.
   template <int kVectors>
-  static void Advance(const SlotMemory& memory, Vec* x, uint8_t* symbols) {
+  __attribute__((always_inline)) static void Advance(const SlotMemory& memory, Vec* x,
+                                                     uint8_t* symbols) {
     const Vec slot_mask = Vectors::Set1((1U << kRans12Bits) - 1);
     Vec found[kVectors];
     for (int v = 0; v < kVectors; ++v) {
@@ -319,7 +328,8 @@ struct Rans12Avx512 : Vectors {
     Vectors::template StoreStep<kVectors>(symbols, Vectors::template LowBytes<kVectors>(found));
   }
   template <int kVectors, int kBits>
-  static void Advance(const SlotSearch<kBits>& search, Vec* x, uint8_t* symbols) {
+  __attribute__((always_inline)) static void Advance(const SlotSearch<kBits>& search, Vec* x,
+                                                     uint8_t* symbols) {
     // Two vectors of states make one of words.
     constexpr int kPairs = (kVectors + 1) / 2;
     Vec found[kPairs];
@@ -339,7 +349,7 @@ struct Rans12Avx512 : Vectors {
   }
   // The symbols of x[0] and, in the high words, x[kPairs].
   template <int kVectors, int kPairs, int kBits>
-  static Vec AdvancePair(const SlotSearch<kBits>& search, Vec* x) {
+  __attribute__((always_inline)) static Vec AdvancePair(const SlotSearch<kBits>& search, Vec* x) {
     const Vec low_word = Vectors::Set1(0xFFFF);
     Vec words = x[0];
     if constexpr (kVectors > 1) {

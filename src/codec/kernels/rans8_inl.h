@@ -293,25 +293,23 @@ struct Rans8Kernel {
                                           const uint8_t* p) {
     using Vec = typename Ops::Vec;
     constexpr int kLanes = 16 * kVectors;
-    const Vec low_byte = Ops::Set1(0xFF);
     Vec x[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       x[v] = Ops::Load(states + 16 * v);
     }
-    for (size_t step = 0; step < steps; ++step) {
-      const Vec slots = Ops::template LowBytes<kVectors>(x);
-      Vec symbols;
-      Vec freq;
-      Vec offset;
-      of_slots.Find(slots, &symbols, &freq, &offset);
-      Ops::template StoreStep<kVectors>(target.symbols + step * kLanes, symbols);
+    size_t step = 0;
+    if constexpr (Ops::kWindows) {
+      for (; step < steps && p - begin >= Ops::kByteWindow; ++step) {
+        Advance<kVectors>(of_slots, x, target.symbols + step * kLanes);
+        p = Ops::template TakeFromWindow8<kVectors>(x, p);
+      }
+    }
+    for (; step < steps; ++step) {
+      Advance<kVectors>(of_slots, x, target.symbols + step * kLanes);
       typename Ops::Mask low[kVectors];
       int wanted[kVectors];
       int total = 0;
       for (int v = 0; v < kVectors; ++v) {
-        const Vec f = Ops::And(Ops::ShiftRightBytes(freq, v), low_byte);
-        const Vec o = Ops::And(Ops::ShiftRightBytes(offset, v), low_byte);
-        x[v] = Ops::Add(Ops::Madd(Ops::ShiftRightBytes(x[v], 1), f), o);
         low[v] = Ops::Below(x[v], kRans8Low);
         wanted[v] = Ops::Count(low[v]);
         total += wanted[v];
@@ -328,6 +326,23 @@ struct Rans8Kernel {
       Ops::Store(states + 16 * v, x[v]);
     }
     return p;
+  }
+
+  // The symbols of a step, and the states without them.
+  template <int kVectors, typename Slots, typename Vec>
+  __attribute__((always_inline)) static void Advance(const Slots& of_slots, Vec* x,
+                                                     uint8_t* symbols) {
+    const Vec low_byte = Ops::Set1(0xFF);
+    Vec found;
+    Vec freq;
+    Vec offset;
+    of_slots.Find(Ops::template LowBytes<kVectors>(x), &found, &freq, &offset);
+    Ops::template StoreStep<kVectors>(symbols, found);
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec f = Ops::And(Ops::ShiftRightBytes(freq, v), low_byte);
+      const Vec o = Ops::And(Ops::ShiftRightBytes(offset, v), low_byte);
+      x[v] = Ops::Add(Ops::Madd(Ops::ShiftRightBytes(x[v], 1), f), o);
+    }
   }
 
   // --- Segments ----------------------------------------------------------------------------------
