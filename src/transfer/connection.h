@@ -31,6 +31,10 @@ class WakeList {
   explicit WakeList(std::function<void()> signal) : signal_(std::move(signal)) {}
   void Wake(std::shared_ptr<ConnectionImpl> connection);
   [[nodiscard]] std::vector<std::shared_ptr<ConnectionImpl>> Take();
+  [[nodiscard]] bool empty() {
+    MutexLock lock(mutex_);
+    return woken_.empty();
+  }
   // The endpoint is gone: wake-ups have no effect from now on.
   void Close();
 

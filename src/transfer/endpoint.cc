@@ -138,7 +138,13 @@ class EndpointImpl final : public Endpoint {
 
   bool RunAt(int64_t time_us, std::function<void()> function) override {
     auto shared = std::make_shared<std::function<void()>>(std::move(function));
-    return Post([this, time_us, shared] { timers_.emplace(time_us, shared); });
+    return Post([this, time_us, shared] {
+      if (time_us <= clock_.NowMicros()) {
+        (*shared)();
+      } else {
+        timers_.emplace(time_us, shared);
+      }
+    });
   }
 
   bool Poll() override {
@@ -399,6 +405,12 @@ class EndpointImpl final : public Endpoint {
     timerfd_settime(timer_.get(), 0, &spec, nullptr);
   }
 
+  // What this thread left for itself does not wake it.
+  [[nodiscard]] bool Idle() {
+    MutexLock lock(mutex_);
+    return functions_.empty() && wakes_->empty();
+  }
+
   [[nodiscard]] bool stopping() {
     MutexLock lock(mutex_);
     return stopping_;
@@ -411,7 +423,7 @@ class EndpointImpl final : public Endpoint {
       if (!any) {
         ArmTimer();
       }
-      Wait(/*may_wait=*/!any);
+      Wait(/*may_wait=*/!any && Idle());
     }
     Stop();
     thread_id_.store({});

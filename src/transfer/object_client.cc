@@ -30,7 +30,14 @@ class ObjectCall final : public PutHandle, public std::enable_shared_from_this<O
   }
   [[nodiscard]] int64_t deadline_us() const { return options_.deadline_us; }
 
-  void Begin(Connection& connection) KVIK_EXCLUDES(mutex_) {
+  // On the endpoint's thread, so that no answer can come before the stream is in its place.
+  void Begin(const std::shared_ptr<Connection>& connection) {
+    if (!endpoint_.RunAt(0, [self = shared_from_this(), connection] { self->Open(*connection); })) {
+      FailEarly(Err(ErrorCode::kUnavailable, "the endpoint is closed"));
+    }
+  }
+
+  void Open(Connection& connection) KVIK_EXCLUDES(mutex_) {
     std::shared_ptr<StreamSink> sink;
     {
       MutexLock lock(mutex_);
@@ -398,7 +405,7 @@ class PeerLink final : public std::enable_shared_from_this<PeerLink> {
       }
     }
     if (connection != nullptr) {
-      call->Begin(*connection);
+      call->Begin(connection);
     } else if (error) {
       call->FailSoon(*error);
     } else if (call->deadline_us() != kNever) {
@@ -517,7 +524,7 @@ class PeerLink final : public std::enable_shared_from_this<PeerLink> {
     }
     for (const auto& call : waiting) {
       if (connection != nullptr && !closed) {
-        call->Begin(*connection);
+        call->Begin(connection);
       } else {
         call->FailEarly(
             connection == nullptr ? error : Err(ErrorCode::kUnavailable, "the client was closed"));

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/rng.h"
 #include "transfer/loopback.h"
 #include "transfer/object_client.h"
 #include "transfer/object_server.h"
@@ -33,6 +37,17 @@ EndpointOptions Options(Role role) {
   options.hello.block_size_tokens = 16;
   return options;
 }
+
+class CountingGet final : public GetSink {
+ public:
+  void OnObject(size_t /*index*/, const kv::ObjectInfo& /*info*/) override {}
+  void OnBytes(size_t /*index*/, SharedBytes /*bytes*/) override {}
+  void OnObjectEnd(size_t /*index*/, const Result<void>& /*outcome*/) override {}
+  void OnDone(const Result<void>& /*outcome*/, const StreamStats& /*stats*/) override {
+    done.set_value();
+  }
+  std::promise<void> done;
+};
 
 // A pool behind a TCP socket and a client of it.
 class TcpPair : public ::testing::Test {
@@ -110,6 +125,74 @@ TEST_F(TcpPair, CallsAreAnsweredFailedOrDropped) {
   answer = client_->CallWait(500, large, In(20 * kSecond));
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code, ErrorCode::kInternal);
+}
+
+// Threads that put, get, call and cancel as they like, while the server goes away and comes back:
+// every call ends, what is got is what was put, and nothing is left.
+TEST_F(TcpPair, ManyThreadsAndAServerThatRestarts) {
+  constexpr uint64_t kThreads = 3;
+  constexpr uint64_t kRounds = 40;
+  ObjectClient::Options options;
+  options.address = address_;
+  options.first_pause_us = 500;
+  options.longest_pause_us = 2000;
+  client_ = ObjectClient::Create(*endpoint_, options);
+  std::atomic<uint64_t> got{0};
+  std::atomic<uint64_t> failed{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      Rng rng(31, t);
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        const uint64_t number = 1000 * t + round;
+        const auto bytes = BytesOf(number, rng.Below(400'000));
+        PutRequest put;
+        put.info.key = KeyOf(number);
+        put.info.size_bytes = bytes.size();
+        const auto stored = client_->PutWait(put, SharedBytes::Own(bytes), In(20 * kSecond));
+        if (rng.Below(3) == 0) {
+          auto sink = std::make_shared<CountingGet>();
+          const auto call = client_->Get(GetRequest{{KeyOf(number)}, ""}, In(20 * kSecond), sink);
+          call->Cancel();
+          sink->done.get_future().wait();
+        }
+        const auto back = client_->GetWait(KeyOf(number), In(20 * kSecond));
+        if (back) {
+          EXPECT_EQ(*back, bytes);
+          ++got;
+        } else {
+          ++failed;
+        }
+        if (stored && back) {
+          continue;
+        }
+        // Until the server is back.
+        while (!client_->CallWait(1, {}, In(20 * kSecond))) {
+        }
+      }
+    });
+  }
+  for (int restart = 0; restart < 3; ++restart) {
+    while (got.load() < 15U * static_cast<uint64_t>(restart + 1)) {
+      (void)client_->CallWait(1, {}, In(20 * kSecond));
+    }
+    server_->Close();
+    auto server = Endpoint::Create(Options(Role::kPool), clock_, server_handler_.get());
+    ASSERT_TRUE(server);
+    server_ = std::move(*server);
+    const auto address = server_->Listen(address_);
+    ASSERT_TRUE(address) << address.error().message;
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(got + failed, kThreads * kRounds);
+  EXPECT_GE(got, kThreads * kRounds / 2);
+  client_.reset();
+  endpoint_->Close();
+  server_->Close();
+  EXPECT_EQ(endpoint_->live_buffers() + server_->live_buffers(), 0U);
+  EXPECT_EQ(pool_.peers(), 0);
 }
 
 TEST_F(TcpPair, NobodyListens) {

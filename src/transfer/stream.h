@@ -96,7 +96,8 @@ class Connection {
   virtual ~Connection() = default;
   [[nodiscard]] virtual const Peer& peer() const = 0;
   // `request` is at most what the peer takes in one frame, else the sink hears kInvalidInput. Never
-  // fails here: whatever goes wrong ends the stream.
+  // fails here: whatever goes wrong ends the stream. Other threads than the endpoint's may find
+  // that the sink is called before they have the stream in their hands.
   virtual std::shared_ptr<Stream> Open(const OpenOptions& options, SharedBytes request,
                                        std::shared_ptr<StreamSink> sink) = 0;
   [[nodiscard]] virtual bool alive() const = 0;
