@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,6 +65,9 @@ struct ConnectorOptions {
   int32_t step_tokens = 512;  // that the engine computes at a time
   // Of the engine's speed, what is left while chunks are decoded beside it: (0, 1].
   double compute_share = 0.8;
+  // How much dearer computing counts while a peer computes the same for this process: a decode node
+  // that prefills holds up everybody who decodes there.
+  double promised_compute_factor = 4;
 
   // What new KV is stored as, by name; empty: ProfileSet::ForStoring, or kv_profile when it is one.
   std::vector<std::string> store_profiles;
@@ -91,6 +95,10 @@ struct ConnectorParts {
   store::Store* store = nullptr;           // may be null
   transfer::Endpoint* endpoint = nullptr;  // may be null: no peers, no pools
   ObjectNode* node = nullptr;              // may be null: nothing is served
+  // How peers and pools are reached, instead of by their addresses; may be null.
+  std::function<void(const std::string& address, int64_t deadline_us,
+                     transfer::Endpoint::Connected done)>
+      dial;
   // Further ones, asked for every request and given what is new.
   std::vector<std::shared_ptr<ObjectSource>> sources;
   std::vector<std::shared_ptr<ObjectTarget>> targets;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -31,6 +32,8 @@ class IoPool {
 
   // First in, first out. After Stop the task is dropped: false.
   bool Post(Task task) KVIK_EXCLUDES(mutex_);
+  // The same, behind everything that was posted otherwise.
+  bool PostBackground(Task task) KVIK_EXCLUDES(mutex_);
   // Not before the clock says `time_us`. Dropped by Stop.
   bool PostAt(int64_t time_us, Task task) KVIK_EXCLUDES(mutex_);
 
@@ -44,6 +47,7 @@ class IoPool {
 
  private:
   void Work() KVIK_EXCLUDES(mutex_);
+  [[nodiscard]] std::optional<Task> Next() KVIK_REQUIRES(mutex_);
   // Moves timed tasks that are due to the queue; the time of the next one or INT64_MAX.
   int64_t TakeDue() KVIK_REQUIRES(mutex_);
 
@@ -52,6 +56,7 @@ class IoPool {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Task> tasks_ KVIK_GUARDED_BY(mutex_);
+  std::deque<Task> background_ KVIK_GUARDED_BY(mutex_);
   std::multimap<int64_t, Task> timed_ KVIK_GUARDED_BY(mutex_);
   bool stopped_ KVIK_GUARDED_BY(mutex_) = false;
   std::vector<std::jthread> threads_;

@@ -14,6 +14,7 @@
 // Thread-safe: the connector calls from the engine's thread, the node from the endpoint's.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,9 +23,12 @@
 
 #include "base/clock.h"
 #include "connector/counters.h"
+#include "connector/event_queue.h"
 #include "connector/io_pool.h"
 #include "connector/profile_set.h"
+#include "connector/scratch_pool.h"
 #include "kv/connector.h"
+#include "kv/cost_model.h"
 #include "transfer/object_server.h"
 
 namespace kvik::connector {
@@ -33,41 +37,65 @@ struct LiveCacheOptions {
   int64_t lease_us = 10'000'000;  // that blocks are kept for a peer that was told of them
   // Of the pool's blocks, that are kept for peers at most.
   double max_held_share = 0.5;
-  size_t max_lookups = 1024;  // remembered; the oldest is forgotten first
+  // Block hashes of lookups that are remembered; the oldest lookup is forgotten first.
+  size_t max_remembered_blocks = 262'144;
+  kv::CostModel compute;  // how long until what is being computed is there
 };
 
-class LiveCache : public std::enable_shared_from_this<LiveCache> {
+// Chosen by the connector, so that answers find whoever asked.
+class WantIds {
  public:
-  // How the cache speaks to the engine; may be called from any thread, never under its lock.
-  using Emit = std::function<void(kv::ConnectorEvent)>;
+  [[nodiscard]] kv::WantId Next() { return next_.fetch_add(1); }
 
+ private:
+  std::atomic<kv::WantId> next_{1};
+};
+
+// Makes one object of a Get. What the reply's listener hears is passed on to it.
+class ObjectProducer {
+ public:
+  virtual ~ObjectProducer() = default;
+  virtual void OnRoom() = 0;
+  // Nobody wants it any more.
+  virtual void Stop() = 0;
+};
+
+class LiveCache {
+ public:
+  // `io`, `scratch`, `wants` and `clock` outlive it.
   static std::shared_ptr<LiveCache> Create(const LiveCacheOptions& options,
                                            std::shared_ptr<const ProfileSet> profiles, IoPool& io,
+                                           ScratchPool& scratch, WantIds& wants,
                                            const Clock& clock);
   virtual ~LiveCache() = default;
 
   // ---- The connector's side, engine thread ----
-  virtual void Attach(const kv::ConnectorHost& host, Emit emit) = 0;
-  // No thread reads the arena afterwards; what is held counts as released.
+  virtual void Attach(const kv::ConnectorHost& host, std::shared_ptr<EventQueue> events) = 0;
+  // Nothing is asked or held afterwards, and nothing new read; tasks of `io` may still end.
   virtual void Detach() = 0;
-  // A request will compute these blocks; `for_peer`: keep all of it for a lease.
+  // A request will compute or load these blocks; `for_peer`: all of it is kept for a lease.
   virtual void Begin(kv::TicketId ticket, std::span<const kv::ContentKey> keys, bool for_peer) = 0;
   virtual void End(kv::TicketId ticket) = 0;
-  // Whether it keeps them: each is then released by an event.
-  [[nodiscard]] virtual bool Offer(const kv::SealedBlocks& sealed) = 0;
+  // Whether Take is to be called for this offer.
+  [[nodiscard]] virtual bool Wants(const kv::SealedBlocks& sealed) const = 0;
+  virtual void Take(const kv::SealedBlocks& sealed, std::span<const HeldBlockPtr> held) = 0;
   // Lets go of blocks that no peer is reading; how many.
   virtual int32_t NeedRoom(int32_t missing_blocks) = 0;
-  // Ends leases that are over.
+  // Ends leases and calls that are over.
   virtual void Sweep() = 0;
+  virtual void AddTo(ConnectorCounters& counters) const = 0;
 
   // ---- The node's side, any thread ----
-  virtual void Lookup(const transfer::CallContext& context, transfer::LookupRequest request,
-                      std::shared_ptr<transfer::LookupReply> reply) = 0;
-  // Object `index` of the reply. `done`: once it has ended or failed there.
-  virtual void Get(const transfer::CallContext& context, const kv::ObjectKey& key, size_t index,
-                   std::shared_ptr<transfer::GetReply> reply, std::function<void()> done) = 0;
-
-  virtual void AddTo(ConnectorCounters& counters) const = 0;
+  // `done` gets runs of blocks that are there or will be (with profile kAnyProfile), once, by the
+  // context's deadline.
+  virtual void Lookup(const transfer::CallContext& context, const transfer::LookupRequest& request,
+                      std::function<void(std::vector<transfer::FoundObject>)> done) = 0;
+  // Object `index` of `reply`, in the encoding that the key names; `done` once it has ended or
+  // failed there.
+  virtual std::shared_ptr<ObjectProducer> Get(const transfer::CallContext& context,
+                                              const kv::ObjectKey& key, size_t index,
+                                              std::shared_ptr<transfer::GetReply> reply,
+                                              std::function<void()> done) = 0;
 };
 
 }  // namespace kvik::connector

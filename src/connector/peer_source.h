@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "connector/source.h"
 #include "transfer/endpoint.h"
 #include "transfer/object_client.h"
@@ -16,9 +17,9 @@ namespace kvik::connector {
 class PeerSource final : public ObjectSource, public ObjectTarget {
  public:
   // "pool 10.0.0.7:4711": `kind` and the client's address are its name. `tenant` goes with every
-  // call.
-  PeerSource(std::string kind, std::unique_ptr<transfer::ObjectClient> client, std::string address,
-             std::string tenant);
+  // call. `clock` is the endpoint's and outlives the source.
+  PeerSource(const std::string& kind, std::unique_ptr<transfer::ObjectClient> client,
+             const std::string& address, std::string tenant, const Clock& clock);
 
   [[nodiscard]] std::string name() const override { return name_; }
   void Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) override;
@@ -35,6 +36,7 @@ class PeerSource final : public ObjectSource, public ObjectTarget {
  private:
   const std::string name_;
   const std::string tenant_;
+  const Clock& clock_;
   const std::unique_ptr<transfer::ObjectClient> client_;
 };
 

@@ -16,8 +16,8 @@ class StoreSource final : public ObjectSource, public ObjectTarget {
  public:
   // `io` runs the store's blocking calls. All outlive the source, which outlives its tasks: stop
   // the pool first.
-  StoreSource(store::Store& store, IoPool& io, const Clock& clock)
-      : store_(store), io_(io), clock_(clock) {}
+  StoreSource(store::Store& store, const std::string& tenant, IoPool& io, const Clock& clock)
+      : store_(store), tenant_(store::TenantId::FromName(tenant)), io_(io), clock_(clock) {}
 
   [[nodiscard]] std::string name() const override { return "store"; }
   void Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) override;
@@ -32,12 +32,13 @@ class StoreSource final : public ObjectSource, public ObjectTarget {
 
  private:
   store::Store& store_;
+  const store::TenantId tenant_;
   IoPool& io_;
   const Clock& clock_;
 };
 
-// Between the two vocabularies; the default tenant.
-[[nodiscard]] store::ObjectKey ToStoreKey(const kv::ObjectKey& key, store::TenantId tenant = {});
+// Between the two vocabularies.
+[[nodiscard]] store::ObjectKey ToStoreKey(const kv::ObjectKey& key, store::TenantId tenant);
 [[nodiscard]] kv::ObjectInfo FromStoreInfo(const store::ObjectInfo& info);
 
 }  // namespace kvik::connector

@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0
+// Setting up and taking down, look-ups, what to load, and what goes out.
+#include "connector/core.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace kvik::connector {
+namespace {
+
+constexpr int64_t kSweepUs = 250'000;
+constexpr size_t kMaxPeers = 1024;
+constexpr double kMemoryBytesPerS = 4e9;  // of a store in this process, until it is measured
+constexpr double kLeastPace = 0.1;
+constexpr double kMostPace = 20;
+
+}  // namespace
+
+// ---- Setting up ----
+
+void Core::AddSource(std::shared_ptr<ObjectSource> source, double initial_bytes_per_s) {
+  SourceState::Setup setup;
+  setup.source = std::move(source);
+  setup.goodput = options_.goodput;
+  if (initial_bytes_per_s > 0) {
+    setup.goodput.initial_bytes_per_s = initial_bytes_per_s;
+  }
+  setup.controller = options_.controller;
+  const codec::ModelFacts& model = profiles_->model();
+  setup.controller.raw_bytes_per_token =
+      4.0 * model.num_layers * model.num_kv_heads * model.head_dim;
+  setup.controller.frames_per_chunk = model.num_layers;
+  setup.controller.chunk_tokens = profiles_->raw().chunk_tokens;
+  setup.decode_threads = std::max(options_.io_threads, 1);
+  sources_.push_back(std::make_unique<SourceState>(std::move(setup), profiles_, options_.speeds));
+}
+
+Result<void> Core::Open(const ConnectorParts& parts) {
+  if (options_.kv_profile != kAdaptive) {
+    fixed_ = profiles_->Find(options_.kv_profile);
+    if (fixed_ == nullptr) {
+      std::string names = kAdaptive;
+      for (const CodecProfile& profile : profiles_->all()) {
+        names += ", " + profile.name;
+      }
+      return Err(ErrorCode::kInvalidInput, "no profile is called \"%s\"; there are %s",
+                 options_.kv_profile.c_str(), names.c_str());
+    }
+  }
+  StorerOptions storing;
+  for (const std::string& name : options_.store_profiles) {
+    const CodecProfile* const profile = profiles_->Find(name);
+    if (profile == nullptr) {
+      return Err(ErrorCode::kInvalidInput, "KV cannot be stored as \"%s\": no such profile",
+                 name.c_str());
+    }
+    storing.profiles.push_back(profile);
+  }
+  if (storing.profiles.empty()) {
+    storing.profiles =
+        fixed_ != nullptr ? std::vector<const CodecProfile*>{fixed_} : profiles_->ForStoring();
+  }
+
+  MutexLock lock(mutex_);
+  if (parts.store != nullptr) {
+    store_source_ = std::make_shared<StoreSource>(*parts.store, options_.tenant, store_io_, clock_);
+    AddSource(store_source_, kMemoryBytesPerS);
+    storing.targets.push_back(store_source_);
+  }
+  for (const std::string& address : options_.pools) {
+    if (endpoint_ == nullptr) {
+      return Err(ErrorCode::kInvalidInput, "the pool %s cannot be reached without a network",
+                 address.c_str());
+    }
+    const std::shared_ptr<PeerSource> pool = MakePeer("pool", address);
+    AddSource(pool, 0);
+    storing.targets.push_back(pool);
+  }
+  for (const auto& source : parts.sources) {
+    AddSource(source, 0);
+  }
+  storing.targets.insert(storing.targets.end(), parts.targets.begin(), parts.targets.end());
+  common_sources_ = sources_.size();
+
+  if (options_.store_new_kv && !storing.targets.empty()) {
+    storing.root = options_.root;
+    storing.max_share = options_.max_storing_share;
+    storing.put_timeout_us = options_.put_timeout_us;
+    storer_ = Storer::Create(std::move(storing), io_, scratch_, wants_, clock_);
+  }
+  if (parts.node != nullptr) {
+    LiveCacheOptions live = options_.live;
+    live.compute = options_.compute;
+    live_ = LiveCache::Create(live, profiles_, io_, scratch_, wants_, clock_);
+    node_ = parts.node;
+  }
+  return {};
+}
+
+void Core::Attach(const kv::ConnectorHost& host) {
+  events_->Open(host.wake);
+  bool moves = host.geometry.has_value() && !host.arena.empty();
+  if (moves) {
+    if (const auto fits = CheckGeometry(*host.geometry, profiles_->model()); !fits.has_value()) {
+      LogWarning("no KV is loaded or stored: %s", fits.error().message.c_str());
+      moves = false;
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    host_ = host;
+    moves_bytes_ = moves;
+  }
+  if (!moves) {
+    return;
+  }
+  if (storer_ != nullptr) {
+    storer_->Attach(host, events_);
+  }
+  if (live_ != nullptr) {
+    live_->Attach(host, events_);
+    node_->SetLive(live_);
+  }
+  ArmSweep();
+}
+
+void Core::ArmSweep() {
+  if (storer_ == nullptr && live_ == nullptr) {
+    return;
+  }
+  io_.PostAt(clock_.NowMicros() + kSweepUs, [weak = weak_from_this()] {
+    if (const auto core = weak.lock()) {
+      if (core->storer_ != nullptr) {
+        core->storer_->Sweep();
+      }
+      if (core->live_ != nullptr) {
+        core->live_->Sweep();
+      }
+      core->ArmSweep();
+    }
+  });
+}
+
+void Core::Detach() {
+  std::vector<std::shared_ptr<ChunkLoad>> cancel;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(detached_, true)) {
+      return;
+    }
+    for (const LoadJobPtr& job : running_) {
+      if (job->load != nullptr) {
+        cancel.push_back(job->load);
+      }
+    }
+    for (const auto& [id, ticket] : tickets_) {
+      ticket->closed = true;
+      ticket->waiting.clear();
+    }
+    tickets_.clear();
+  }
+  if (node_ != nullptr) {
+    node_->SetLive(nullptr);
+  }
+  for (const auto& load : cancel) {
+    load->Cancel();
+  }
+  if (storer_ != nullptr) {
+    storer_->Detach();
+  }
+  if (live_ != nullptr) {
+    live_->Detach();
+  }
+  io_.Stop();  // whatever reads or writes the arena runs there
+  events_->Close();
+}
+
+void Core::Shutdown() {
+  Detach();
+  store_io_.Stop();
+  std::vector<std::unique_ptr<SourceState>> sources;
+  {
+    MutexLock lock(mutex_);
+    sources.swap(sources_);  // ends calls to peers
+    common_sources_ = 0;
+  }
+}
+
+// ---- Looking up ----
+
+std::optional<size_t> Core::PeerOf(const std::string& address) {
+  if (const auto found = peers_.find(address); found != peers_.end()) {
+    return found->second;
+  }
+  for (size_t i = 0; i < options_.pools.size(); ++i) {
+    if (options_.pools[i] == address) {
+      return std::nullopt;  // it is asked anyway
+    }
+  }
+  if (endpoint_ == nullptr || peers_.size() >= kMaxPeers) {
+    return std::nullopt;
+  }
+  AddSource(MakePeer("peer", address), 0);
+  peers_.emplace(address, sources_.size() - 1);
+  return sources_.size() - 1;
+}
+
+void Core::Ask(const kv::LoadRequest& request) {
+  auto ticket = std::make_shared<Ticket>();
+  ticket->id = request.ticket;
+  ticket->asked_us = clock_.NowMicros();
+  ticket->slo_us = request.slo_us;
+  ticket->resumed = request.resumed;
+  ticket->transfer = request.transfer;
+  LoadFacts& facts = ticket->facts;
+  facts.request = request.request;
+  facts.keys.assign(request.keys.begin(), request.keys.end());
+  facts.num_loadable =
+      std::min(request.num_loadable,
+               static_cast<int32_t>(std::min(request.keys.size(), transfer::kMaxLookupHashes)));
+  facts.num_tokens = request.num_tokens;
+  facts.quality = request.quality;
+  facts.workload = request.workload.empty() ? options_.default_workload : request.workload;
+  facts.slo_end_us = request.slo_ttft_us > 0 ? request.submitted_us + request.slo_ttft_us : 0;
+  for (const kv::BlockRange& range : request.resident) {
+    ticket->resident_blocks += range.num_blocks;
+  }
+
+  std::vector<std::pair<size_t, std::shared_ptr<ObjectSource>>> ask;
+  transfer::LookupRequest lookup;
+  bool moves = false;
+  {
+    MutexLock lock(mutex_);
+    moves = moves_bytes_ && !detached_;
+    facts.numerics = host_.numerics;
+    KVIK_CHECK(tickets_.emplace(ticket->id, ticket).second, "a ticket is asked for once");
+    ++counters_.open_tickets;
+    const bool useful = moves && facts.num_loadable > ticket->resident_blocks;
+    if (useful) {
+      for (size_t i = 0; i < common_sources_; ++i) {
+        ask.emplace_back(i, sources_[i]->shared());
+      }
+      if (request.transfer != nullptr && !request.transfer->peer.empty()) {
+        ticket->peer = PeerOf(request.transfer->peer);
+        if (ticket->peer.has_value()) {
+          ask.emplace_back(*ticket->peer, sources_[*ticket->peer]->shared());
+        }
+      }
+    }
+    ticket->answers_missing = static_cast<int>(ask.size());
+    if (!ask.empty()) {
+      ++counters_.lookups;
+      counters_.queried_blocks += facts.num_loadable - ticket->resident_blocks;
+    }
+  }
+  if (moves && storer_ != nullptr) {
+    storer_->Begin(ticket->id, facts.keys);
+  }
+  if (moves && live_ != nullptr) {
+    live_->Begin(ticket->id, facts.keys, request.transfer != nullptr && request.transfer->for_peer);
+  }
+  if (ask.empty()) {
+    events_->Push(kv::Answered{ticket->id});
+    return;
+  }
+  lookup.domain = facts.keys.front().domain;
+  for (int32_t i = 0; i < facts.num_loadable; ++i) {
+    lookup.hashes.push_back(facts.keys[static_cast<size_t>(i)].hash);
+  }
+  lookup.quality = facts.quality;
+  lookup.numerics = facts.numerics;
+  lookup.tenant = options_.tenant;
+  const int64_t deadline = ticket->asked_us + options_.lookup_patience_us;
+  for (const auto& [index, source] : ask) {
+    source->Lookup(lookup, deadline,
+                   [self = shared_from_this(), ticket,
+                    source_index = index](Result<std::vector<transfer::FoundObject>> found) {
+                     self->OnFound(ticket, source_index, std::move(found));
+                   });
+  }
+}
+
+void Core::OnFound(const TicketPtr& ticket, size_t source,
+                   Result<std::vector<transfer::FoundObject>> found) {
+  std::vector<kv::ObjectKey> known;
+  {
+    MutexLock lock(mutex_);
+    KVIK_CHECK(ticket->answers_missing > 0);
+    --ticket->answers_missing;
+    if (!found.has_value()) {
+      ++counters_.lookup_failures;
+    }
+    if (ticket->closed || detached_) {
+      return;
+    }
+    bool any = false;
+    if (found.has_value()) {
+      const LoadRules rules = Rules(*ticket);
+      for (transfer::FoundObject& object : *found) {
+        if (Plausible(ticket->facts, *profiles_, rules, object)) {
+          any = true;
+          if (object.info.key.profile_hash != kAnyProfile && source < common_sources_) {
+            known.push_back(object.info.key);
+          }
+          ticket->found.push_back({source, std::move(object)});
+        }
+      }
+    }
+    if (!found.has_value()) {
+      Fail(*ticket, source, found.error());
+    } else if (!any) {
+      Fail(*ticket, source, Err(ErrorCode::kNotFound, "it has none of the request's KV"));
+    }
+    if (ticket->answers_missing == 0) {
+      counters_.found_blocks += FoundBlocks(*ticket);
+      events_->Push(kv::Answered{ticket->id});
+    }
+  }
+  if (storer_ != nullptr) {
+    for (const kv::ObjectKey& key : known) {
+      storer_->Known(key);
+    }
+  }
+}
+
+// How many blocks of the request somebody has in a quality that it accepts.
+int32_t Core::FoundBlocks(const Ticket& ticket) const {
+  std::vector<bool> found(static_cast<size_t>(ticket.facts.num_loadable));
+  for (const FoundAt& at : ticket.found) {
+    if (!ticket.facts.quality.Accepts(at.found.info.quality)) {
+      continue;
+    }
+    for (int32_t i = 0; i < at.found.info.num_blocks; ++i) {
+      found[at.found.hash_index - static_cast<uint32_t>(i)] = true;
+    }
+  }
+  return static_cast<int32_t>(std::count(found.begin(), found.end(), true));
+}
+
+// The request's KV was promised by a peer and that did not keep it.
+void Core::Fail(Ticket& ticket, size_t source, const Error& error) {
+  if (options_.failure_policy != FailurePolicy::kFail || ticket.peer != source || ticket.closed ||
+      std::exchange(ticket.failed, true)) {
+    return;
+  }
+  events_->Push(kv::Failed{ticket.id, error.Wrap("KV of " + sources_[source]->report.name)});
+}
+
+// ---- Claiming ----
+
+LoadRules Core::Rules(const Ticket& ticket) const {
+  LoadRules rules;
+  rules.fixed = fixed_;
+  rules.block_size_tokens = host_.block_size_tokens;
+  rules.raw_bytes_per_block = static_cast<double>(host_.geometry->bytes_per_block());
+  rules.compute = options_.compute;
+  rules.compute_factor = std::clamp(pace_.factor(), kLeastPace, kMostPace) *
+                         (ticket.peer.has_value() ? options_.promised_compute_factor : 1);
+  rules.compute_share = options_.compute_share;
+  rules.step_tokens = options_.step_tokens;
+  rules.frames_per_chunk = host_.geometry->num_layers;
+  return rules;
+}
+
+std::vector<kv::BlockRange> Core::Claim(kv::TicketId id, std::span<const kv::BlockRange> missing) {
+  MutexLock lock(mutex_);
+  const auto it = tickets_.find(id);
+  if (it == tickets_.end() || it->second->found.empty() || missing.empty()) {
+    return {};
+  }
+  Ticket& ticket = *it->second;
+  std::vector<kv::BlockRange> loadable;
+  for (kv::BlockRange range : missing) {
+    const int32_t end = std::min(range.end_block(), ticket.facts.num_loadable);
+    if (range.first_block < end) {
+      loadable.push_back({range.first_block, end - range.first_block});
+    }
+  }
+  if (loadable.empty()) {
+    return {};
+  }
+  std::vector<SourceState*> sources;
+  for (const auto& source : sources_) {
+    sources.push_back(source.get());
+  }
+  LoadChoice choice = ChooseLoads(ticket.facts, *profiles_, Rules(ticket), ticket.found, loadable,
+                                  sources, clock_.NowMicros(), rng_);
+  ticket.why = WhyOf(choice);
+  ticket.plan = std::move(choice.plan);
+  ticket.decisions = std::move(choice.decisions);
+  ticket.planned = std::move(choice.loads);
+
+  std::vector<kv::BlockRange> claimed;
+  for (const LoadCandidate& candidate : ticket.planned) {
+    const kv::BlockRange& wanted = candidate.wanted;
+    counters_.claimed_blocks += wanted.num_blocks;
+    // Ranges of different gaps stay apart: they are not adjacent.
+    if (!claimed.empty() && claimed.back().end_block() == wanted.first_block) {
+      claimed.back().num_blocks += wanted.num_blocks;
+    } else {
+      claimed.push_back(wanted);
+    }
+  }
+  return claimed;
+}
+
+std::string Core::WhyOf(const LoadChoice& choice) const {
+  int32_t blocks = 0;
+  for (const LoadCandidate& load : choice.loads) {
+    blocks += load.wanted.num_blocks;
+  }
+  std::string why = "loads " + std::to_string(int64_t{blocks} * host_.block_size_tokens) +
+                    " tokens; " + control::WhyText(choice.plan);
+  for (const SourceDecision& decided : choice.decisions) {
+    const control::Controller* const controller =
+        sources_[decided.source]->Existing(decided.live, decided.generation);
+    const control::DecisionRecord* const record =
+        controller == nullptr ? nullptr : controller->ring().Find(decided.decision.id);
+    if (record != nullptr) {
+      why += "; " + sources_[decided.source]->report.name + ": " +
+             control::WhyText(*record, controller->table());
+    }
+  }
+  return why;
+}
+
+// ---- Going out ----
+
+bool Core::Offer(const kv::SealedBlocks& sealed) {
+  {
+    MutexLock lock(mutex_);
+    if (!moves_bytes_ || detached_) {
+      return false;
+    }
+    if (sealed.want == 0) {
+      counters_.offered_blocks += static_cast<int64_t>(sealed.blocks.size());
+    }
+  }
+  const bool store = storer_ != nullptr && storer_->Wants(sealed);
+  const bool serve = live_ != nullptr && live_->Wants(sealed);
+  if (!store && !serve) {
+    return false;
+  }
+  std::vector<HeldBlockPtr> held;
+  for (const kv::SealedBlock& block : sealed.blocks) {
+    held.push_back(std::make_shared<HeldBlock>(block, events_));
+  }
+  {
+    MutexLock lock(mutex_);
+    counters_.taken_blocks += static_cast<int64_t>(held.size());
+  }
+  if (store) {
+    storer_->Take(sealed, held);
+  }
+  if (serve) {
+    live_->Take(sealed, held);
+  }
+  return !held.empty();
+}
+
+void Core::NeedRoom(int32_t missing_blocks) {
+  if (storer_ != nullptr) {
+    missing_blocks -= storer_->NeedRoom(missing_blocks);
+  }
+  if (live_ != nullptr && missing_blocks > 0) {
+    live_->NeedRoom(missing_blocks);
+  }
+}
+
+// ---- Telling ----
+
+ConnectorCounters Core::counters() const {
+  ConnectorCounters counters;
+  {
+    MutexLock lock(mutex_);
+    counters = counters_;
+  }
+  if (storer_ != nullptr) {
+    storer_->AddTo(counters);
+  }
+  if (live_ != nullptr) {
+    live_->AddTo(counters);
+  }
+  counters.released_blocks = events_->released();
+  counters.held_blocks = counters.taken_blocks - counters.released_blocks;
+  return counters;
+}
+
+std::vector<SourceReport> Core::sources() const {
+  MutexLock lock(mutex_);
+  std::vector<SourceReport> reports;
+  for (const auto& source : sources_) {
+    reports.push_back(source->report);
+    reports.back().goodput_bytes_per_s = source->goodput.bytes_per_s();
+  }
+  return reports;
+}
+
+std::vector<std::string> Core::Decisions(size_t limit) const {
+  MutexLock lock(mutex_);
+  std::vector<std::pair<int64_t, std::string>> texts;
+  for (const auto& source : sources_) {
+    for (const bool live : {false, true}) {
+      const control::Controller* const controller =
+          source->Existing(live, source->generation(live));
+      if (controller == nullptr) {
+        continue;
+      }
+      for (const control::DecisionRecord& record : controller->ring().Last(limit)) {
+        texts.emplace_back(record.question.now_us, control::WhyJson(record, controller->table()));
+      }
+    }
+  }
+  std::stable_sort(texts.begin(), texts.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> last;
+  for (size_t i = texts.size() - std::min(limit, texts.size()); i < texts.size(); ++i) {
+    last.push_back(std::move(texts[i].second));
+  }
+  return last;
+}
+
+}  // namespace kvik::connector

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "connector/io_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+namespace kvik::connector {
+namespace {
+
+constexpr int64_t kNothingTimed = std::numeric_limits<int64_t>::max();
+// A clock that is not the system's may jump: look at it now and then.
+constexpr int64_t kLongestNapUs = 1'000'000;
+
+}  // namespace
+
+IoPool::IoPool(int num_threads, const Clock& clock) : num_threads_(num_threads), clock_(clock) {
+  threads_.reserve(static_cast<size_t>(num_threads));
+  for (int i = 0; i < num_threads; ++i) {
+    threads_.emplace_back([this] { Work(); });
+  }
+}
+
+IoPool::~IoPool() { Stop(); }
+
+bool IoPool::Post(Task task) {
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) {
+      return false;
+    }
+    tasks_.push_back(std::move(task));
+  }
+  changed_.NotifyOne();
+  return true;
+}
+
+bool IoPool::PostBackground(Task task) {
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) {
+      return false;
+    }
+    background_.push_back(std::move(task));
+  }
+  changed_.NotifyOne();
+  return true;
+}
+
+bool IoPool::PostAt(int64_t time_us, Task task) {
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) {
+      return false;
+    }
+    timed_.emplace(time_us, std::move(task));
+  }
+  changed_.NotifyOne();
+  return true;
+}
+
+int64_t IoPool::TakeDue() {
+  const int64_t now = clock_.NowMicros();
+  while (!timed_.empty() && timed_.begin()->first <= now) {
+    tasks_.push_back(std::move(timed_.begin()->second));
+    timed_.erase(timed_.begin());
+  }
+  return timed_.empty() ? kNothingTimed : timed_.begin()->first;
+}
+
+std::optional<IoPool::Task> IoPool::Next() {
+  std::deque<Task>& queue = tasks_.empty() ? background_ : tasks_;
+  if (queue.empty()) {
+    return std::nullopt;
+  }
+  std::optional<Task> task(std::move(queue.front()));
+  queue.pop_front();
+  return task;
+}
+
+bool IoPool::RunDue() {
+  std::optional<Task> task;
+  {
+    MutexLock lock(mutex_);
+    TakeDue();
+    task = Next();
+  }
+  if (!task.has_value()) {
+    return false;
+  }
+  (*task)();
+  return true;
+}
+
+void IoPool::Work() {
+  for (;;) {
+    std::optional<Task> task;
+    {
+      MutexLock lock(mutex_);
+      for (;;) {
+        const int64_t next = TakeDue();
+        task = Next();
+        if (task.has_value()) {
+          break;
+        }
+        if (stopped_) {
+          return;
+        }
+        if (next == kNothingTimed) {
+          changed_.Wait(mutex_);
+        } else {
+          const int64_t nap = std::clamp<int64_t>(next - clock_.NowMicros(), 0, kLongestNapUs);
+          changed_.WaitUntil(mutex_,
+                             std::chrono::steady_clock::now() + std::chrono::microseconds(nap));
+        }
+      }
+    }
+    (*task)();
+  }
+}
+
+void IoPool::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    timed_.clear();
+  }
+  changed_.NotifyAll();
+  threads_.clear();  // joins
+  while (RunDue()) {
+  }
+}
+
+}  // namespace kvik::connector

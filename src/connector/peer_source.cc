@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "connector/peer_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/mutex.h"
+#include "connector/put_container.h"
+#include "connector/store_source.h"
+
+namespace kvik::connector {
+namespace {
+
+// Sends an object once the peer wants it.
+class PutSender final : public transfer::PutSink {
+ public:
+  PutSender(transfer::SharedBytes prefix, transfer::SharedBytes object, ObjectTarget::Stored done)
+      : parts_{std::move(prefix), std::move(object)}, done_(std::move(done)) {}
+
+  void OnAnswer(transfer::PutAnswer answer,
+                const std::shared_ptr<transfer::PutHandle>& put) override KVIK_EXCLUDES(mutex_) {
+    if (answer == transfer::PutAnswer::kGo) {
+      MutexLock lock(mutex_);
+      handle_ = put;
+    }
+    Send();
+  }
+  void OnWritable() override { Send(); }
+  void OnDone(const Result<void>& outcome, const transfer::StreamStats& /*stats*/) override
+      KVIK_EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      handle_ = nullptr;
+    }
+    done_(outcome);
+  }
+
+ private:
+  static constexpr size_t kPieceBytes = size_t{256} << 10;
+
+  // As much as there is room for.
+  void Send() KVIK_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (handle_ != nullptr) {
+      if (part_ == 2) {
+        std::exchange(handle_, nullptr)->Commit();
+        return;
+      }
+      const transfer::SharedBytes& part = parts_[part_];
+      const size_t size = std::min(kPieceBytes, part.size_bytes() - at_);
+      if (size > 0 && handle_->Append(part.Slice(at_, size)) != transfer::SendResult::kTaken) {
+        return;
+      }
+      at_ += size;
+      if (at_ == part.size_bytes()) {
+        ++part_;
+        at_ = 0;
+      }
+    }
+  }
+
+  const transfer::SharedBytes parts_[2];
+  const ObjectTarget::Stored done_;
+  Mutex mutex_;
+  std::shared_ptr<transfer::PutHandle> handle_ KVIK_GUARDED_BY(mutex_);  // while there is more
+  size_t part_ KVIK_GUARDED_BY(mutex_) = 0;
+  size_t at_ KVIK_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace
+
+PeerSource::PeerSource(const std::string& kind, std::unique_ptr<transfer::ObjectClient> client,
+                       const std::string& address, std::string tenant, const Clock& clock)
+    : name_(kind + " " + address),
+      tenant_(std::move(tenant)),
+      clock_(clock),
+      client_(std::move(client)) {
+  client_->Warm();
+}
+
+void PeerSource::Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) {
+  client_->Lookup(request, deadline_us, std::move(done));
+}
+
+std::shared_ptr<transfer::CallHandle> PeerSource::Get(const kv::ObjectKey& key, int64_t deadline_us,
+                                                      std::shared_ptr<transfer::GetSink> sink,
+                                                      uint8_t priority) {
+  return client_->Get({.keys = {key}, .tenant = tenant_}, deadline_us, std::move(sink), priority);
+}
+
+void PeerSource::Discard(const kv::ObjectKey& key) {
+  constexpr int64_t kPatienceUs = 5'000'000;
+  client_->Remove({.keys = {key}, .tenant = tenant_}, clock_.NowMicros() + kPatienceUs,
+                  [](const Result<size_t>&) {});
+}
+
+std::optional<control::MachineSpeeds> PeerSource::sender_speeds() const {
+  const auto hello = client_->peer();
+  if (!hello.has_value() || hello->extra.empty()) {
+    return std::nullopt;
+  }
+  auto speeds = control::ParseSpeeds(
+      {reinterpret_cast<const char*>(hello->extra.data()), hello->extra.size()});
+  if (!speeds.has_value()) {
+    return std::nullopt;
+  }
+  return std::move(speeds).value();
+}
+
+void PeerSource::Put(NewObject object, int64_t deadline_us, Stored done) {
+  store::ObjectMeta meta;
+  meta.key = ToStoreKey(object.info.key, store::TenantId::FromName(tenant_));
+  meta.quality = object.info.quality;
+  meta.parent = object.parent;
+  meta.blocks = std::move(object.blocks);
+  if (const auto fits = meta.Check(); !fits.has_value()) {
+    done(fits.error());
+    return;
+  }
+  auto prefix = transfer::SharedBytes::Own(PutPrefix(meta));
+  transfer::PutRequest request;
+  request.info = object.info;
+  request.info.size_bytes = prefix.size_bytes() + object.bytes.size_bytes();
+  request.tenant = tenant_;
+  client_->Put(
+      request, deadline_us,
+      std::make_shared<PutSender>(std::move(prefix), std::move(object.bytes), std::move(done)));
+}
+
+std::vector<std::byte> HelloExtra(const control::MachineSpeeds& speeds) {
+  const std::string text = control::PrintSpeeds(speeds);
+  std::vector<std::byte> extra(text.size());
+  std::memcpy(extra.data(), text.data(), text.size());
+  return extra;
+}
+
+}  // namespace kvik::connector

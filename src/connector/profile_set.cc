@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "connector/profile_set.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "codec/pipeline.h"
+#include "codec/presets.h"
+
+namespace kvik::connector {
+namespace {
+
+constexpr const char* kRawPipeline = "none -> none -> none";
+
+struct Candidate {
+  std::string name;
+  std::string pipeline;
+  int32_t request_tokens = 0;
+  const codec::Profile* listed = nullptr;  // in the library
+};
+
+// The least of what was measured: a reader with any workload gets no less.
+float MeasuredQ(const codec::Profile& profile) {
+  if (profile.fidelity == codec::Fidelity::kExact) {
+    return 1.0F;
+  }
+  double q = profile.quality.empty() ? 0.0 : 1.0;
+  for (const codec::QualityRecord& record : profile.quality) {
+    q = std::min(q, record.q.low);
+  }
+  return static_cast<float>(std::clamp(q, 0.0, 1.0));
+}
+
+// Profiles that leave slots out serve no reader that did not name them.
+bool DropsSlots(const codec::Profile& profile) {
+  return profile.fidelity == codec::Fidelity::kMasked;
+}
+
+double LargestRatio(const codec::Profile& profile) {
+  double ratio = 0;
+  for (const codec::LengthRatio& at : profile.ratios) {
+    ratio = std::max(ratio, at.cr);
+  }
+  return ratio;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ProfileSet>> ProfileSet::Create(
+    const codec::ModelFacts& model, std::shared_ptr<const codec::ProfileLibrary> library,
+    int32_t chunk_tokens, Isa isa) {
+  if (chunk_tokens < 1 || chunk_tokens > codec::kMaxFrameTokens) {
+    return Err(ErrorCode::kInvalidInput, "chunks of %d tokens: 1 to %d can be had", chunk_tokens,
+               codec::kMaxFrameTokens);
+  }
+  if (library != nullptr && library->model.fingerprint != model.fingerprint) {
+    return Err(ErrorCode::kInvalidInput,
+               "the profile library is for \"%s\" (fingerprint %016llx), this model has %016llx: "
+               "make one for it with `kvik calibrate`",
+               library->model.name.c_str(),
+               static_cast<unsigned long long>(library->model.fingerprint),
+               static_cast<unsigned long long>(model.fingerprint));
+  }
+  std::vector<Candidate> candidates;
+  candidates.push_back({kRawName, kRawPipeline, 0, nullptr});
+  const auto listed = [&](std::string_view name) {
+    return library == nullptr ? nullptr : library->Find(name);
+  };
+  for (const codec::Preset& preset : codec::AllPresets()) {
+    const codec::Profile* const profile = listed(preset.name);
+    if (!preset.calibrated && profile == nullptr) {
+      candidates.push_back(
+          {std::string(preset.name), std::string(preset.pipeline), preset.request_tokens, nullptr});
+    }
+  }
+  if (library != nullptr) {
+    for (const codec::Profile& profile : library->profiles) {
+      const codec::Preset* const preset = codec::FindPreset(profile.name);
+      candidates.push_back({profile.name, profile.pipeline,
+                            preset != nullptr ? preset->request_tokens : 0, &profile});
+    }
+  }
+  // Raw and lossless stand at places of their own, whoever listed them.
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     const auto rank = [](const Candidate& c) {
+                       return c.name == kRawName ? 0 : c.name == kLosslessName ? 1 : 2;
+                     };
+                     return rank(a) < rank(b);
+                   });
+
+  std::shared_ptr<ProfileSet> set(new ProfileSet());
+  set->model_ = model;
+  set->library_ = library;
+  for (const Candidate& candidate : candidates) {
+    const auto where = [&](const Error& error) {
+      return error.Wrap("profile \"" + candidate.name + "\"");
+    };
+    auto pipeline = codec::PipelineSpec::Parse(candidate.pipeline);
+    if (!pipeline.has_value()) {
+      return where(pipeline.error());
+    }
+    auto codec = codec::FrameCodec::Create(*pipeline, model,
+                                           library != nullptr ? library->side_info : nullptr, isa);
+    if (!codec.has_value()) {
+      if (candidate.listed == nullptr && codec.error().code == ErrorCode::kUnsupported) {
+        continue;  // a preset that this model's shape does not allow
+      }
+      return where(codec.error());
+    }
+    const uint64_t hash = (*codec)->profile_hash();
+    if (set->by_hash_.contains(hash)) {
+      continue;  // the same under another name
+    }
+    CodecProfile profile;
+    profile.name = candidate.name;
+    profile.hash = hash;
+    profile.lossy = (*codec)->lossy();
+    profile.codec = std::move(codec).value();
+    profile.chunk_tokens = candidate.request_tokens > 0 ? candidate.request_tokens : chunk_tokens;
+    profile.q = !profile.lossy                ? 1.0F
+                : candidate.listed != nullptr ? MeasuredQ(*candidate.listed)
+                                              : 0.0F;
+    set->by_hash_.emplace(hash, set->profiles_.size());
+    set->profiles_.push_back(std::move(profile));
+  }
+  KVIK_CHECK(set->profiles_.size() >= 2 && set->profiles_[0].name == kRawName &&
+             !set->profiles_[0].lossy && set->profiles_[1].name == kLosslessName &&
+             !set->profiles_[1].lossy);
+  return std::shared_ptr<const ProfileSet>(std::move(set));
+}
+
+const CodecProfile* ProfileSet::Find(std::string_view name) const {
+  const auto found =
+      std::find_if(profiles_.begin(), profiles_.end(),
+                   [&](const CodecProfile& profile) { return profile.name == name; });
+  return found == profiles_.end() ? nullptr : &*found;
+}
+
+const CodecProfile* ProfileSet::FindHash(uint64_t hash) const {
+  const auto found = by_hash_.find(hash);
+  return found == by_hash_.end() ? nullptr : &profiles_[found->second];
+}
+
+std::vector<const CodecProfile*> ProfileSet::ForStoring() const {
+  std::vector<const CodecProfile*> chosen = {&lossless()};
+  if (library_ == nullptr) {
+    return chosen;
+  }
+  for (const float threshold : {0.97F, 0.95F}) {
+    const CodecProfile* best = nullptr;
+    double best_ratio = 0;
+    for (const codec::Profile& listed : library_->profiles) {
+      const CodecProfile* const profile = FindHash(listed.hash);
+      const double ratio = LargestRatio(listed);
+      if (profile != nullptr && profile->lossy && !DropsSlots(listed) && profile->q >= threshold &&
+          ratio > best_ratio) {
+        best = profile;
+        best_ratio = ratio;
+      }
+    }
+    if (best != nullptr && std::find(chosen.begin(), chosen.end(), best) == chosen.end()) {
+      chosen.push_back(best);
+    }
+  }
+  return chosen;
+}
+
+}  // namespace kvik::connector
