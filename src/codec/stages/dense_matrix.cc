@@ -101,7 +101,9 @@ Result<std::vector<double>> Inverted(std::span<const double> matrix, size_t n) {
     for (size_t row = 0; row < n; ++row) {
       const double factor = left[row * n + column];
       if (row != column && factor != 0.0) {
-        AddScaled(left.data() + row * n, left.data() + column * n, -factor, n);
+        // What is before the pivot is 0 already.
+        AddScaled(left.data() + row * n + column, left.data() + column * n + column, -factor,
+                  n - column);
         AddScaled(right.data() + row * n, right.data() + column * n, -factor, n);
       }
     }
