@@ -19,7 +19,7 @@ short=0
 runs=0
 for isa in "${isas[@]}"; do
   for bench in build/*_bench; do
-    if [[ $bench == build/eviction_bench && $isa != "${isas[0]}" ]]; then continue; fi  # no kernels
+    if [[ $bench =~ /(eviction|store)_bench$ && $isa != "${isas[0]}" ]]; then continue; fi  # no kernels
     echo "== ${bench#build/} on $isa"
     runs=$((runs + 1))
     KVIK_KERNELS=$isa "$bench" "$@" || short=$((short + 1))

@@ -14,7 +14,7 @@ build_packages=(
   nlohmann-json3-dev libcli11-dev libcpp-httplib-dev libssl-dev
   libfmt-dev libspdlog-dev prometheus-cpp-dev
   libzstd-dev liblz4-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev libeigen3-dev
+  libpcre2-dev libutf8proc-dev libxxhash-dev libeigen3-dev libhiredis-dev
 )
 clang_packages=(clang clang-tidy clang-format)
 
