@@ -66,7 +66,8 @@ Rans12Model Model12(const ReferenceSegment& segment) {
   return model;
 }
 
-constexpr size_t kSizes[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 200, 1000, 4096, 5003};
+// On both sides of where kernels change their ways.
+constexpr size_t kSizes[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 200, 300, 1000, 4096, 5003, 9001};
 
 TEST(RansStream, EveryIsaWritesTheReferencesBytesAndReadsThemBack8) {
   constexpr uint64_t kSeed = 20;
@@ -114,11 +115,12 @@ TEST(RansStream, EveryIsaWritesTheReferencesBytesAndReadsThemBack12) {
   SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
   Rng rng(kSeed);
   for (int lanes = 1; lanes <= kMaxLanes; lanes *= 2) {
-    for (int trial = 0; trial < 12; ++trial) {
+    for (int trial = 0; trial < 16; ++trial) {
       std::vector<ReferenceSegment> segments;
       std::vector<Rans12Model> models;
       for (size_t i = 0, n = rng.Below(4); i < n; ++i) {
-        segments.push_back(RandomSegment(rng, 12, 2 + rng.Below(trial % 2 == 0 ? 15 : 255),
+        constexpr uint64_t kMost[] = {16, 32, 64, 256};
+        segments.push_back(RandomSegment(rng, 12, 2 + rng.Below(kMost[trial % 4] - 1),
                                          kSizes[rng.Below(std::size(kSizes))]));
         models.push_back(Model12(segments.back()));
       }
@@ -150,7 +152,7 @@ TEST(RansStream, EveryIsaWritesTheReferencesBytesAndReadsThemBack12) {
 }
 
 // Every quotient an encoder may need, against a division.
-TEST(RansStream, EveryFrequencyDividesEveryState) {
+TEST(RansStream, EveryFrequencyDividesEveryState8) {
   for (uint32_t freq = 1; freq <= 255; ++freq) {
     Rans8Model model;
     model.freq[0] = static_cast<uint8_t>(freq);
@@ -174,6 +176,39 @@ TEST(RansStream, EveryFrequencyDividesEveryState) {
           ASSERT_EQ(end, bytes);
           for (const uint32_t state : states) {
             ASSERT_EQ(state, ((x / freq) << 8) + x % freq) << freq << " " << x;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(RansStream, EveryFrequencyDividesEveryState12) {
+  constexpr uint32_t kTop = 1U << 20;
+  const std::array<uint8_t, 16> symbols{};
+  for (const uint32_t size : {2U, 17U, 33U, 65U}) {  // tables of dividers differ
+    for (uint32_t freq = 1; freq <= 4095; freq += size == 2 ? 1 : 37) {
+      Rans12Model model;
+      model.size = size;
+      model.freq[0] = static_cast<uint16_t>(freq);
+      model.freq[1] = static_cast<uint16_t>(4096 - freq);
+      model.start[1] = static_cast<uint16_t>(freq);
+      const Rans12Source source{symbols.data(), symbols.size(), &model};
+      for (const Isa isa : SupportedIsas()) {
+        for (uint32_t multiple : {kTop, kTop - 1, kTop - 97, kTop / 2 + 1, kTop / 3, 65537U}) {
+          uint32_t states[16];
+          for (uint32_t i = 0; i < 16; ++i) {
+            states[i] = static_cast<uint32_t>(uint64_t{multiple - i / 2} * freq - 1 - i % 2);
+          }
+          uint32_t expected[16];
+          for (size_t i = 0; i < 16; ++i) {
+            expected[i] = ((states[i] / freq) << 12) + states[i] % freq;
+          }
+          uint8_t bytes[32 + kRansSlackBytes];
+          uint8_t* const end = CoderKernelsOf(isa).rans12_encode(&source, 1, 16, states, bytes);
+          ASSERT_EQ(end, bytes) << IsaName(isa) << ": " << freq << " " << multiple;
+          for (size_t i = 0; i < 16; ++i) {
+            ASSERT_EQ(states[i], expected[i]) << IsaName(isa) << ": " << freq << " " << multiple;
           }
         }
       }
