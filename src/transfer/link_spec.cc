@@ -160,8 +160,8 @@ Result<LinkSpec> LinkSpec::Parse(std::string_view text) {
       } else if (key == "resets") {
         KVIK_ASSIGN(spec.resets, ParseSchedule(value, kPlainUnits));
       } else if (key == "rto") {
-        KVIK_ASSIGN(const double rto_us, ParseNumber(value, kTimeUnits));
-        spec.rto_us = static_cast<int64_t>(std::min(rto_us, 1e12));
+        KVIK_ASSIGN(const double timeout_us, ParseNumber(value, kTimeUnits));
+        spec.rto_us = static_cast<int64_t>(std::min(timeout_us, 1e12));
       } else if (key == "burst") {
         KVIK_ASSIGN(spec.burst_bytes, ParseSize(value));
       } else if (key == "queue") {
@@ -172,8 +172,8 @@ Result<LinkSpec> LinkSpec::Parse(std::string_view text) {
           return Err(ErrorCode::kInvalidInput, "a packet has at least a byte");
         }
       } else if (key == "seed") {
-        KVIK_ASSIGN(const double seed, ParseNumber(value, kPlainUnits));
-        spec.seed = static_cast<uint64_t>(std::min(seed, 1e15));
+        KVIK_ASSIGN(const double number, ParseNumber(value, kPlainUnits));
+        spec.seed = static_cast<uint64_t>(std::min(number, 1e15));
       } else {
         return Err(ErrorCode::kInvalidInput,
                    "unknown; known are rate, delay, jitter, loss, resets, rto, burst, queue, "

@@ -437,7 +437,6 @@ TEST_F(ByHand, APeerThatComesBackIsFoundAgain) {
   EXPECT_TRUE(call());
   // It goes away, and nobody answers for a while: every pause is longer than the one before.
   reachable_ = false;
-  client_->stats();
   server_->Close();
   network_.Settle();
   EXPECT_FALSE(client_->stats().connected);

@@ -3,6 +3,7 @@
 // object protocol.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -99,6 +100,7 @@ class FakePool : public ObjectHandler {
     auto job = std::make_shared<PutJob>();
     job->pool = this;
     job->info = request.info;
+    job->bytes.reserve(std::min<size_t>(request.info.size_bytes, size_t{64} << 20));
     job->reply = reply;
     reply->Answer(PutAnswer::kGo, job);
   }
