@@ -38,7 +38,8 @@ struct Arm {
   uint64_t profile_hash = kRawHash;
   kv::Fidelity fidelity = kv::Fidelity::kExact;
   std::array<ArmCost, kNumLengths> cost;
-  // By workload: the lower end of the 95 % interval of its q, rounded down; 1 when exact.
+  // By workload: the lower end of the 95 % interval of its q, rounded down; 1 when exact,
+  // not a number where it was never measured.
   std::vector<float> q;
 };
 

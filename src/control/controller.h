@@ -21,6 +21,7 @@
 #include "control/envelope.h"
 #include "control/lengths.h"
 #include "control/predictor.h"
+#include "control/speed_factor.h"
 
 namespace kvik::control {
 
@@ -41,8 +42,11 @@ struct ControllerOptions {
     kInterval,  // one for each arm, length, quality class and piece of the envelope
   };
   Scope scope = Scope::kArm;
-  // Speeds of stages: an average of observed / tabulated, for the machine and for each arm.
-  double speed_alpha = 0.3;  // 0: never learns them
+  // Speeds of stages, from the times that observations have of them.
+  bool learn_speeds = true;
+  SpeedNoise speed_noise;
+  // A residual counts half after so many decisions without a use; 0: it counts for ever.
+  double forget_decisions = 200;
 
   // Candidates besides the envelope's arm and raw: so many pieces on either side of it; or all.
   int32_t neighbours = 2;
@@ -93,8 +97,40 @@ class Controller {
   [[nodiscard]] const Envelope& EnvelopeOf(int32_t quality_class, size_t length) const;
 
  private:
+  struct Lateness {
+    uint32_t history = 0;  // bit i: the use i before the last one was late
+    uint64_t until = 0;    // sits out decisions up to this one
+  };
+
+  [[nodiscard]] size_t ResidualIndex(int32_t arm, int32_t quality_class, size_t length,
+                                     size_t interval) const;
+  [[nodiscard]] double FramesOf(int64_t tokens) const;
+  // What a residual is still worth, (0, 1].
+  [[nodiscard]] double Trust(uint64_t last_use) const;
+  struct Estimate {
+    double predicted_us = 0;
+    double expected_us = 0;
+  };
+  [[nodiscard]] Estimate EstimateOf(int32_t arm, int32_t quality_class, size_t length,
+                                    size_t interval, double frames, double raw_bytes,
+                                    double us_per_byte, double produce_us) const;
+  [[nodiscard]] ArmMask Candidates(ArmMask allowed, const Envelope& envelope,
+                                   size_t interval) const;
+
   const ArmTable& table_;
   ControllerOptions options_;
+  std::vector<Envelope> envelopes_;  // [classes][lengths]
+  std::vector<size_t> offsets_;      // of the residuals of envelopes_[i], by interval
+  SpeedFactors encode_;
+  SpeedFactors decode_;
+  struct Residual {
+    double us_per_byte = 0;
+    uint64_t last_use = 0;
+  };
+  std::vector<Residual> residuals_;  // [arms][lengths], or [classes][lengths][intervals][arms]
+  std::vector<Lateness> lateness_;   // [arms]
+  std::vector<uint32_t> uses_;       // [arms]
+  uint64_t decisions_ = 0;
   DecisionRing ring_;
 };
 

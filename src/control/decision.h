@@ -80,8 +80,9 @@ struct DecisionRecord {
   Decision decision;
   int32_t envelope_arm = kRawArm;               // the fastest by tabulated speeds
   double raw_us = -1;                           // expected for raw; -1: it was not available
-  std::array<CandidateRecord, 8> candidates{};  // by arm
-  uint8_t num_candidates = 0;
+  std::array<CandidateRecord, 8> candidates{};  // the least expected first
+  uint8_t num_candidates = 0;                   // of them
+  uint8_t considered = 0;                       // how many there were
   bool observed = false;
   Observation observation;
 };

@@ -36,6 +36,8 @@ class Envelope {
   [[nodiscard]] size_t Find(double x) const;
 
  private:
+  void Append(const Piece& piece);
+
   std::vector<Piece> pieces_;
 };
 

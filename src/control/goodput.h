@@ -15,8 +15,9 @@ namespace kvik::control {
 
 struct GoodputOptions {
   double initial_bytes_per_s = 125e6;  // until the first sample
-  double alpha = 0.2;                  // weight of a sample against a fresh estimate
-  double jump = 1.6;                   // a factor off the estimate that contradicts it
+  double alpha = 0.2;                  // most weight of a sample against a fresh estimate
+  int64_t full_sample_us = 300'000;    // busy for so long it has that weight, else in proportion
+  double jump = 2;                     // a factor off the estimate that contradicts it
   int64_t half_life_us = 20'000'000;   // of the evidence: old samples count half
   int64_t probe_after_us = 5'000'000;  // without a sample
   uint64_t min_sample_bytes = 16384;   // less says more about delays than about the link
@@ -45,7 +46,7 @@ class Goodput {
   [[nodiscard]] uint64_t probe_bytes() const;
 
  private:
-  void Accept(double us_per_byte, int64_t now_us);
+  void Accept(double us_per_byte, int64_t busy_us, int64_t now_us);
 
   GoodputOptions options_;
   double us_per_byte_;
