@@ -52,8 +52,8 @@ struct ExactProfile {
 
 struct ArmTableOptions {
   // label -> label of the library, e.g. {"retrieval", "qa"}.
-  std::map<std::string, std::string, std::less<>> aliases;
-  std::vector<ExactProfile> exact_profiles;  // those the library does not list
+  std::map<std::string, std::string, std::less<>> aliases{};
+  std::vector<ExactProfile> exact_profiles{};  // those the library does not list
 };
 
 class ArmTable {

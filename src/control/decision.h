@@ -23,7 +23,7 @@ struct Question {
   int64_t now_us = 0;
   uint64_t request = 0;  // to find the record by; the caller's
   WorkloadId workload = kUnified;
-  kv::MinQuality quality;        // the default: exact
+  kv::MinQuality quality{};      // the default: exact
   int64_t tokens = 0;            // of KV to move; >= 1
   double raw_bytes = 0;          // of the same; > 0
   double us_per_byte = 0;        // of the link: Goodput::us_per_byte(); > 0

@@ -64,8 +64,8 @@ void Goodput::Accept(double sample, int64_t busy_us, int64_t now_us) {
     contradiction_ = 0;
   } else {
     // The first samples and those after a pause weigh more than alpha: as much as what is known.
-    const double share = std::min(1.0, static_cast<double>(busy_us) /
-                                           static_cast<double>(options_.full_sample_us));
+    const double share =
+        std::min(1.0, static_cast<double>(busy_us) / static_cast<double>(options_.full_sample_us));
     const double weight = std::max(options_.alpha * share, 1 / (1 + evidence));
     us_per_byte_ += weight * (sample - us_per_byte_);
     evidence_ = std::min(evidence + 1, kMostEvidence);

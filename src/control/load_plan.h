@@ -39,25 +39,25 @@ struct LoadEncoding {
   double wire_bytes = 0;
   double decode_us = 0;    // as expected now, by all threads that decode
   double ready_in_us = 0;  // until its last byte can be sent
-  kv::BlockQuality quality;
+  kv::BlockQuality quality{};
 };
 
 struct LoadChunk {
-  TokenRange tokens;                        // all of them missing
-  std::span<const LoadEncoding> encodings;  // may be empty
+  TokenRange tokens{};                        // all of them missing
+  std::span<const LoadEncoding> encodings{};  // may be empty
 };
 
 struct LoadProblem {
-  std::span<const TokenRange> missing;  // ascending, disjoint; the last one ends the prompt
-  std::span<const LoadChunk> chunks;    // ascending, disjoint, each within one of `missing`
-  kv::MinQuality quality;
+  std::span<const TokenRange> missing{};  // ascending, disjoint; the last one ends the prompt
+  std::span<const LoadChunk> chunks{};    // ascending, disjoint, each within one of `missing`
+  kv::MinQuality quality{};
 
   double us_per_byte = 0;    // of the link; > 0
   double load_start_us = 0;  // until the first byte can come: round trip, queue
   int32_t frames_per_chunk = 1;
   Overlap overlap = Overlap::kPipelined;  // of wire and decoding
 
-  kv::CostModel compute;
+  kv::CostModel compute{};
   double compute_factor = 1;    // observed over modelled time (ComputePace)
   double compute_start_us = 0;  // until the engine begins: requests before this one
   int32_t step_tokens = 512;    // that the engine computes at a time

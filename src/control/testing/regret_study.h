@@ -43,7 +43,7 @@ struct StudyOptions {
   Overlap overlap = Overlap::kSerial;
   int32_t decisions = 600;
   double noise = 0.2;     // of wire, encoding and decoding of each transfer (standard deviation)
-  double mismatch = 0.2;  // of each arm's real speeds against the table
+  double mismatch = 0.1;  // of each arm's real speeds against the table
   uint64_t seed = 1;
 };
 
@@ -56,10 +56,10 @@ enum class Rule : uint8_t {
 };
 
 struct Policy {
-  std::string name;
+  std::string name{};
   Rule rule = Rule::kController;
-  ControllerOptions controller;  // form, overlap and geometry are the study's
-  GoodputOptions goodput;
+  ControllerOptions controller{};  // form, overlap and geometry are the study's
+  GoodputOptions goodput{};
   bool knows_bandwidth = false;  // the true one, without noise, in place of the measured one
 };
 

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/predictor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "control/lengths.h"
+
+namespace kvik::control {
+namespace {
+
+TEST(Lengths, TheNearestInRatioIsUsed) {
+  EXPECT_EQ(LengthBucket(1), 0U);
+  EXPECT_EQ(LengthBucket(256), 0U);  // twice 128, half of 512
+  EXPECT_EQ(LengthBucket(257), 1U);
+  EXPECT_EQ(LengthBucket(1024), 2U);
+  EXPECT_EQ(LengthBucket(2049), 3U);
+  EXPECT_EQ(LengthBucket(1 << 20), 4U);
+}
+
+TEST(Predictor, SerialAddsAllStages) {
+  const ArmCost cost{.wire_bytes = 0.25,
+                     .encode_fixed_us = 10,
+                     .decode_fixed_us = 20,
+                     .encode_us_per_byte = 0.001,
+                     .decode_us_per_byte = 0.002};
+  const StageTimes t = StagesOf(cost, Form::kHandOver, 1e6, MicrosPerByte(125e6), 0);
+  EXPECT_NEAR(PathUs(t, Overlap::kSerial, 1), 30 + 1000 + 2000 + 2000, 1e-9);
+  // Who reads from a pool does not pay for the encoding.
+  const StageTimes read = StagesOf(cost, Form::kPoolRead, 1e6, MicrosPerByte(125e6), 0);
+  EXPECT_NEAR(PathUs(read, Overlap::kSerial, 1), 20 + 2000 + 2000, 1e-9);
+}
+
+// Frames one after the other through stages that each do one frame at a time: what the formula of
+// the pipelined model stands for.
+double ByFrames(const StageTimes& t, int frames) {
+  const double stage_us[] = {t.produce_us, t.encode_us, t.wire_us, t.decode_us};
+  double done[4] = {};
+  for (int frame = 0; frame < frames; ++frame) {
+    double ready = 0;
+    for (int stage = 0; stage < 4; ++stage) {
+      done[stage] = std::max(done[stage], ready) + stage_us[stage] / frames;
+      ready = done[stage];
+    }
+  }
+  return done[3] + t.fixed_us - t.produce_us;
+}
+
+TEST(Predictor, PipelinedIsWhatFramesTakeOneBehindTheOther) {
+  Rng rng(1);
+  for (int i = 0; i < 200; ++i) {
+    const StageTimes t{.fixed_us = 50 * rng.Uniform(),
+                       .produce_us = i % 2 == 0 ? 0 : 3000 * rng.Uniform(),
+                       .encode_us = 1000 * rng.Uniform(),
+                       .wire_us = 5000 * rng.Uniform(),
+                       .decode_us = 1000 * rng.Uniform()};
+    const int frames = static_cast<int>(rng.Range(1, 40));
+    EXPECT_NEAR(PathUs(t, Overlap::kPipelined, frames), ByFrames(t, frames), 1e-6);
+  }
+}
+
+TEST(Predictor, ACurveIsThePathAtEveryBandwidth) {
+  Rng rng(2);
+  for (int i = 0; i < 500; ++i) {
+    const ArmCost cost{.wire_bytes = 0.05 + rng.Uniform(),
+                       .encode_fixed_us = 100 * rng.Uniform(),
+                       .decode_fixed_us = 100 * rng.Uniform(),
+                       .encode_us_per_byte = 0.01 * rng.Uniform(),
+                       .decode_us_per_byte = 0.01 * rng.Uniform()};
+    const Form form = i % 2 == 0 ? Form::kHandOver : Form::kPoolRead;
+    const Overlap overlap = i % 3 == 0 ? Overlap::kSerial : Overlap::kPipelined;
+    const double frames = static_cast<double>(rng.Range(1, 60));
+    const double raw_bytes = 1e5 + 1e7 * rng.Uniform();
+    const double produce_us = i % 5 == 0 ? 1e5 * rng.Uniform() : 0;
+    const PathCurve curve = CurveOf(cost, form, overlap, frames, raw_bytes, produce_us);
+    for (int k = 0; k < 20; ++k) {
+      const double x = 0.1 * rng.Uniform() * rng.Uniform();
+      const double path = PathUs(StagesOf(cost, form, raw_bytes, x, produce_us), overlap, frames);
+      EXPECT_NEAR(curve.At(x), path, 1e-9 * (1 + std::abs(path))) << "case " << i;
+    }
+  }
+}
+
+TEST(Predictor, CompressionBreaksEvenAtItsThreshold) {
+  const ArmCost cost{.wire_bytes = 0.2, .encode_us_per_byte = 0.0004, .decode_us_per_byte = 0.0006};
+  // Combined speed 1 GB/s: half the harmonic mean of 2.5 and 1.67.
+  EXPECT_NEAR(BreakEvenBytesPerS(cost, Form::kHandOver), 1e9 * 0.8, 1);
+  EXPECT_NEAR(BreakEvenBytesPerS(cost, Form::kPoolRead), 1e6 / 0.0006 * 0.8, 1);
+  const ArmCost raw;
+  for (const Form form : {Form::kHandOver, Form::kPoolRead}) {
+    const double x = MicrosPerByte(BreakEvenBytesPerS(cost, form));
+    EXPECT_NEAR(PathUs(StagesOf(cost, form, 1e6, x, 0), Overlap::kSerial, 1),
+                PathUs(StagesOf(raw, form, 1e6, x, 0), Overlap::kSerial, 1), 1e-6);
+  }
+  EXPECT_EQ(BreakEvenBytesPerS({.wire_bytes = 1.01}, Form::kHandOver), 0);
+  EXPECT_EQ(BreakEvenBytesPerS({.wire_bytes = 0.5}, Form::kHandOver),
+            std::numeric_limits<double>::infinity());
+}
+
+TEST(Predictor, AFixedCostMakesShortPromptsGoRaw) {
+  const ArmCost cost{.wire_bytes = 0.1, .encode_fixed_us = 400, .decode_fixed_us = 400};
+  const ArmCost raw;
+  const double x = MicrosPerByte(1e9);
+  const auto us = [&](const ArmCost& c, double bytes) {
+    return PathUs(StagesOf(c, Form::kHandOver, bytes, x, 0), Overlap::kPipelined, 30);
+  };
+  EXPECT_GT(us(cost, 5e5), us(raw, 5e5));
+  EXPECT_LT(us(cost, 5e6), us(raw, 5e6));
+}
+
+}  // namespace
+}  // namespace kvik::control
