@@ -234,9 +234,8 @@ class Flow {
       const double jitter_us = spec_.jitter_us.At(depart_us) * rng_.Uniform();
       deliver_us = depart_us + static_cast<int64_t>(spec_.delay_us.At(depart_us) + jitter_us);
       const double loss = spec_.loss.At(depart_us);
-      const auto packets =
-          static_cast<double>((bytes.size() + spec_.packet_bytes - 1) / spec_.packet_bytes);
-      if (rng_.Uniform() < 1 - std::pow(1 - loss, packets)) {
+      const size_t packets = (bytes.size() + spec_.packet_bytes - 1) / spec_.packet_bytes;
+      if (rng_.Uniform() < 1 - std::pow(1 - loss, static_cast<double>(packets))) {
         deliver_us += spec_.rto_us;
       }
     }

@@ -83,7 +83,7 @@ class EndpointImpl final : public Endpoint {
   void ConnectAsync(const std::string& address, int64_t deadline_us, Connected done) override {
     Result<HostPort> host_port = ParseAddress(address);
     if (!host_port) {
-      FailLater(host_port.error(), std::move(done));
+      FailLater(host_port.error(), done);
       return;
     }
     Result<SocketAddress> resolved = Resolve(*host_port, /*may_wait=*/false);
@@ -227,7 +227,7 @@ class EndpointImpl final : public Endpoint {
     return !stopping_;
   }
 
-  void FailLater(Error error, Connected done) {
+  void FailLater(const Error& error, const Connected& done) {
     if (!Post([error, done] { done(error); })) {
       done(error);
     }
@@ -238,7 +238,7 @@ class EndpointImpl final : public Endpoint {
     if (channel) {
       Adopt(std::move(*channel), /*connecting=*/true, deadline_us, std::move(done));
     } else {
-      FailLater(channel.error(), std::move(done));
+      FailLater(channel.error(), done);
     }
   }
 

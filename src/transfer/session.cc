@@ -485,7 +485,7 @@ Result<void> Session::Received(size_t size_bytes) {
     last_heard_us_ = clock_.NowMicros();
     stats_.received_bytes += size_bytes;
   }
-  const Result<void> stepped = Step(size_bytes);
+  Result<void> stepped = Step(size_bytes);
   if (!stepped) {
     Fail(stepped.error());
   }
@@ -629,7 +629,7 @@ Result<void> Session::FinishFrame() {
       return reason.error.Wrap(peer_ ? "the peer closed the connection" : "refused by the peer");
     }
     case FrameType::kOpen:
-      return OnOpenFrame(header, std::move(shared));
+      return OnOpenFrame(header, shared);
     case FrameType::kData:
       return OnDataFrame(header, std::move(shared));
     case FrameType::kCredit:
@@ -683,7 +683,7 @@ Result<void> Session::OnHelloFrame(std::span<const std::byte> payload) {
   return {};
 }
 
-Result<void> Session::OnOpenFrame(const FrameHeader& header, SharedBytes payload) {
+Result<void> Session::OnOpenFrame(const FrameHeader& header, const SharedBytes& payload) {
   const bool mine = (header.stream % 2 == 1) == connecting_;
   if (header.stream == 0 || mine || header.stream <= highest_peer_stream_ ||
       (header.flags & ~kFlagLast) != 0) {

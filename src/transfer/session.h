@@ -192,7 +192,7 @@ class Session {
   Result<void> FinishFrame();
   Result<void> CheckControl(const FrameHeader& header) const;
   Result<void> OnHelloFrame(std::span<const std::byte> payload);
-  Result<void> OnOpenFrame(const FrameHeader& header, SharedBytes payload);
+  Result<void> OnOpenFrame(const FrameHeader& header, const SharedBytes& payload);
   Result<void> OnDataFrame(const FrameHeader& header, SharedBytes payload);
   Result<void> OnCreditFrame(const FrameHeader& header, std::span<const std::byte> payload);
   Result<void> OnCancelFrame(const FrameHeader& header, std::span<const std::byte> payload);
