@@ -104,7 +104,49 @@ Engine::Engine(const EngineOptions& options, Executor& executor, const Clock& cl
       sampler_(limits_.vocab_size),
       guard_(options.verify_sealed_blocks) {}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (exchange_ != nullptr) {
+    for (const auto& [id, active] : active_) {
+      (void)CloseTicket(*active, kv::CloseReason::kAborted);
+    }
+  }
+  Disconnect();
+}
+
+Result<void> Engine::Connect(kv::Connector& connector, std::function<void()> wake) {
+  KVIK_CHECK(exchange_ == nullptr && active_.empty());
+  if (!options_.cache.prefix_caching) {
+    return Err(ErrorCode::kInvalidInput,
+               "KV from elsewhere is found by its content: prefix caching must be on");
+  }
+  const kv::ConnectorHost host{executor_.arena(),
+                               executor_.kv_geometry(),
+                               options_.cache.num_blocks,
+                               options_.cache.block_size_tokens,
+                               kv::NumericsTag::FromDescription(options_.cache.numerics),
+                               std::move(wake)};
+  exchange_ = std::make_unique<KvExchange>(
+      connector, host, *cache_, clock_,
+      KvExchange::Options{options_.max_answer_wait_us, [this](std::span<const BlockId> blocks) {
+                            executor_.Lend(blocks);
+                            for (const BlockId block : blocks) {
+                              guard_.Forget(block);
+                            }
+                          }});
+  scheduler_.SetLoader(exchange_.get());
+  return {};
+}
+
+void Engine::Disconnect() {
+  if (exchange_ == nullptr) {
+    return;
+  }
+  scheduler_.SetLoader(nullptr);
+  totals_.exchange = exchange_->stats();
+  totals_.exchange.loading = 0;
+  totals_.exchange.held = 0;
+  exchange_.reset();
+}
 
 int32_t Engine::max_request_tokens() const {
   return std::min(options_.max_model_len, scheduler_.max_request_tokens());
@@ -163,6 +205,13 @@ Result<void> Engine::Validate(const Request& request) const {
       return valid.error().Wrap("retention");
     }
   }
+  if (request.quality.allow_lossy && !(request.quality.q_min >= 0 && request.quality.q_min <= 1)) {
+    return Err(ErrorCode::kInvalidInput, "the least quality is %g: between 0 and 1",
+               static_cast<double>(request.quality.q_min));
+  }
+  if (request.slo_ttft_us < 0 || request.slo_us < 0) {
+    return Err(ErrorCode::kInvalidInput, "a latency goal is negative");
+  }
   return model::ValidateSamplingParams(request.sampling, limits_.vocab_size);
 }
 
@@ -186,11 +235,15 @@ Result<void> Engine::Submit(RequestId id, Request request, OutputSink sink) {
   active->seed = active->request.sampling.seed.value_or(Rng(options_.seed, id).Next());
   active->usage.prompt_tokens = prompt_tokens;
   active->timing.submitted_us = clock_.NowMicros();
-  KVIK_TRY(scheduler_.Add(sched::SchedRequest{
+  if (exchange_ != nullptr) {
+    exchange_->Register(id, active->request, prompt_tokens, active->timing.submitted_us);
+  }
+  const auto added = scheduler_.Add(sched::SchedRequest{
       id, active->request.priority, std::move(active->request.prompt),
       active->request.max_new_tokens,
       kv::ExtraKeys{active->request.adapter, active->request.cache_salt}, active->request.session,
-      active->request.will_continue, active->request.retention}));
+      active->request.will_continue, active->request.retention, active->request.quality});
+  KVIK_CHECK(added.has_value(), "%s", added.error().message.c_str());  // Validate has seen it
   KVIK_CHECK(active_.emplace(id, std::move(active)).second);
   return {};
 }
@@ -220,11 +273,15 @@ StepReport Engine::Step() {
   StepReport report;
   const int64_t start_us = clock_.NowMicros();
   cache_->AdvanceTime(start_us);
+  if (exchange_ != nullptr) {
+    TakeEvents();
+  }
   const sched::StepPlan plan = scheduler_.Schedule();
+  if (exchange_ != nullptr && plan.missing_blocks > 0) {
+    exchange_->NeedRoom(plan.missing_blocks);
+  }
   if (plan.empty()) {
-    report.idle_reason = HasWork() ? std::string("every request waits for ") +
-                                         sched::WaitReasonName(plan.wait_reason)
-                                   : "there are no requests";
+    NoteIdle(plan, report);
     return report;
   }
   NoteScheduled(plan);
@@ -240,6 +297,9 @@ StepReport Engine::Step() {
     control_us += clock_.NowMicros() - commit_us;
     ShareControlTime(plan, control_us);
     guard_.AfterCommit(cache_->pool(), executor_);
+    if (exchange_ != nullptr) {
+      OfferSealed(plan);
+    }
     SampleTokens(plan, *logits);
   } else {
     FailStep(plan, logits.error());
@@ -250,6 +310,41 @@ StepReport Engine::Step() {
   report.residency = cache_->TakeResidencySamples();
   report.duration_us = clock_.NowMicros() - start_us;
   return report;
+}
+
+void Engine::NoteIdle(const sched::StepPlan& plan, StepReport& report) const {
+  if (!HasWork()) {
+    report.idle_reason = "there are no requests";
+    return;
+  }
+  report.idle_reason =
+      std::string("every request waits for ") + (plan.wait_reason == sched::WaitReason::kNone
+                                                     ? "KV from elsewhere"
+                                                     : sched::WaitReasonName(plan.wait_reason));
+  if (exchange_ != nullptr && exchange_->next_poll_us() != kv::kUntilEvent) {
+    report.idle_us = std::max<int64_t>(exchange_->next_poll_us() - clock_.NowMicros(), 0);
+  }
+}
+
+void Engine::TakeEvents() {
+  if (exchange_ == nullptr) {
+    return;
+  }
+  const KvExchange::News news = exchange_->Poll();
+  for (const RequestId id : news.let_in) {
+    scheduler_.LetIn(id);
+  }
+  for (const auto& [id, error] : news.failed) {
+    if (const auto it = active_.find(id); it != active_.end()) {
+      Finish(*it->second, FinishReason::kError, error, {});
+    }
+  }
+}
+
+void Engine::OfferSealed(const sched::StepPlan& plan) {
+  for (const sched::ScheduledRequest& scheduled : plan.requests) {
+    exchange_->OfferSealed(scheduled.id, scheduler_.sequence(scheduled.id));
+  }
 }
 
 void Engine::NoteScheduled(const sched::StepPlan& plan) {
@@ -342,9 +437,14 @@ void Engine::SampleOne(Active& active, std::span<const float> logits) {
     usage.cached_tokens = hits.cached_tokens;
     usage.prefix_tokens = hits.prefix_tokens;
     usage.cached_segments = hits.segments;
+    if (exchange_ != nullptr) {
+      usage.external_blocks = exchange_->external_blocks(active.id);
+      usage.external_tokens = usage.external_blocks * options_.cache.block_size_tokens;
+    }
     active.timing.first_token_us = clock_.NowMicros();
     CountPrompt(active);
   }
+  usage.least_q = std::min(usage.least_q, scheduler_.sequence(active.id).quality().q);
   const TokenId token = sampled.token;
   TokenOutput token_output;
   token_output.token = token;
@@ -384,10 +484,13 @@ void Engine::CountPrompt(const Active& active) {
   totals_.prompts_with_hit += usage.cached_tokens > 0 ? 1 : 0;
   totals_.prompt_tokens += usage.prompt_tokens;
   totals_.prompt_tokens_cached += usage.cached_tokens;
-  totals_.prompt_tokens_computed += usage.prompt_tokens - usage.cached_tokens;
+  totals_.prompt_tokens_external += usage.external_tokens;
+  totals_.prompt_tokens_computed +=
+      usage.prompt_tokens - usage.cached_tokens - usage.external_tokens;
   totals_.prompt_tokens_prefix += usage.prefix_tokens;
   totals_.prompt_blocks += usage.prompt_tokens / size;
   totals_.prompt_blocks_cached += usage.cached_tokens / size;
+  totals_.prompt_blocks_external += usage.external_blocks;
   const double all_us = options_.cache.policy.cost.RecomputeUs(0, usage.prompt_tokens);
   totals_.no_cache_cost_us += all_us;
   totals_.miss_cost_us += all_us - active.saved_us;
@@ -399,6 +502,31 @@ void Engine::FailStep(const sched::StepPlan& plan, const Error& error) {
   for (const sched::ScheduledRequest& scheduled : plan.requests) {
     Finish(*active_.at(scheduled.id), FinishReason::kError, error, {});
   }
+}
+
+namespace {
+
+kv::CloseReason ReasonOf(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kCancelled:
+      return kv::CloseReason::kAborted;
+    case FinishReason::kError:
+      return kv::CloseReason::kFailed;
+    default:
+      return kv::CloseReason::kFinished;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const kv::TransferReport> Engine::CloseTicket(const Active& active,
+                                                              kv::CloseReason reason) {
+  if (exchange_ == nullptr) {
+    return nullptr;
+  }
+  return exchange_->Close(
+      active.id, kv::TicketFate{reason, active.timing.scheduled_us, active.timing.first_token_us,
+                                clock_.NowMicros()});
 }
 
 // The last output, after which `active` is gone.
@@ -423,6 +551,7 @@ void Engine::Finish(Active& active, FinishReason reason, std::optional<Error> er
     scheduler_.NoteToolCall(active.id, active.ToolOf(scheduler_.sequence(active.id).tokens()));
   }
   active.timing.finished_us = clock_.NowMicros();
+  std::shared_ptr<const kv::TransferReport> transfer = CloseTicket(active, ReasonOf(reason));
   scheduler_.Remove(active.id);
   active.timing.control_us += static_cast<double>(clock_.NowMicros() - active.timing.finished_us);
   RequestOutput output;
@@ -432,6 +561,7 @@ void Engine::Finish(Active& active, FinishReason reason, std::optional<Error> er
   output.error = std::move(error);
   output.usage = active.usage;
   output.timing = active.timing;
+  output.transfer = std::move(transfer);
   const OutputSink sink = std::move(active.sink);
   active_.erase(output.id);
   sink(std::move(output));
@@ -451,6 +581,9 @@ EngineStats Engine::stats() const {
   stats.cache = cache_->stats();
   stats.scheduler = scheduler_.stats();
   stats.policy = cache_->policy().Readings();
+  if (exchange_ != nullptr) {
+    stats.exchange = exchange_->stats();
+  }
   stats.kv_cache_usage =
       static_cast<double>(stats.cache.filling_blocks + stats.cache.referenced_blocks) /
       static_cast<double>(stats.cache.total_blocks);

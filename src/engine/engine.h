@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,8 +19,10 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "engine/executor.h"
+#include "engine/kv_exchange.h"
 #include "engine/request.h"
 #include "engine/sealed_block_guard.h"
+#include "kv/connector.h"
 #include "kv/kv_cache.h"
 #include "model/batch.h"
 #include "model/sampler.h"
@@ -33,6 +36,9 @@ struct EngineOptions {
   int32_t max_model_len =
       0;              // prompt and generated tokens of one request; 0 = the executor's limit
   uint64_t seed = 0;  // of requests that bring none
+  // With a connector: how long a new request waits to hear what could be loaded for it, before it
+  // is computed without. 0: not at all.
+  int64_t max_answer_wait_us = 20'000;
   // Checks after every step that no sealed block changed; aborts if one did. Reads all of them.
 #ifdef NDEBUG
   bool verify_sealed_blocks = false;
@@ -49,13 +55,15 @@ struct EngineStats {
   int64_t steps = 0;
   int64_t step_tokens = 0;  // rows computed
   int64_t failed_steps = 0;
-  // Counted when a request's first token is sampled: prompt_tokens = computed + cached.
+  // Counted when a request's first token is sampled: prompt_tokens = computed + cached + external.
   int64_t prompt_tokens = 0;
   int64_t prompt_tokens_computed = 0;
   int64_t prompt_tokens_cached = 0;
+  int64_t prompt_tokens_external = 0;
   int64_t prompt_tokens_prefix = 0;  // of the cached ones, in the run from position 0
   int64_t prompt_blocks = 0;         // full ones
   int64_t prompt_blocks_cached = 0;
+  int64_t prompt_blocks_external = 0;
   int64_t prompts = 0;           // as many as the above come from
   int64_t prompts_with_hit = 0;  // that found at least a block
   // What the cost model says of the prompts: computing all, and computing what was not cached.
@@ -67,6 +75,7 @@ struct EngineStats {
   int64_t finished_cancelled = 0;
   int64_t finished_error = 0;
   int64_t rejected = 0;  // by Submit
+  KvExchangeStats exchange;
   std::vector<kv::PolicyReading> policy;
 };
 
@@ -79,6 +88,9 @@ struct StepReport {
   int64_t duration_us = 0;
   std::vector<kv::ResidencySample> residency;  // seen since the report before
   std::string idle_reason;                     // why an empty step was empty; empty otherwise
+  // Of an empty step: after so long the next one may not be empty, even if nothing happens to the
+  // engine meanwhile. kv::kUntilEvent: it would be.
+  int64_t idle_us = kv::kUntilEvent;
 };
 
 class Engine {
@@ -87,9 +99,18 @@ class Engine {
   // fit. The cache's geometry is the executor's, whatever the options say.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, Executor& executor,
                                                 const Clock& clock);
+  // Disconnects.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+
+  // From now on KV may come from and go to elsewhere. `wake` is called from any thread when there
+  // are events to take, maybe long before Disconnect; may be empty. `connector` must outlive the
+  // engine. kInvalidInput: there is no prefix cache to bring KV into. REQUIRES: not connected, and
+  // no request was submitted yet.
+  Result<void> Connect(kv::Connector& connector, std::function<void()> wake);
+  // Ends what the connector does with the engine's blocks. REQUIRES: no request is left.
+  void Disconnect();
 
   // Prompt and generated tokens of one request: max_model_len, or less if the pool is smaller.
   // max_new_tokens is clipped to what is left of it. Thread-safe.
@@ -118,6 +139,8 @@ class Engine {
   // Runs one step. Does nothing but report a reason when nothing can run. An executor's error ends
   // the requests of the step with kError and leaves all others untouched.
   StepReport Step();
+  // Takes the connector's events while there is no work, as Step does otherwise.
+  void TakeEvents();
 
   // What the executor does while there is no work: Executor::DoIdleWork.
   bool DoIdleWork() { return executor_.DoIdleWork(); }
@@ -132,6 +155,8 @@ class Engine {
          std::unique_ptr<kv::KvCache> cache);
 
   void NoteScheduled(const sched::StepPlan& plan);
+  void NoteIdle(const sched::StepPlan& plan, StepReport& report) const;
+  void OfferSealed(const sched::StepPlan& plan);
   [[nodiscard]] double SavedUs(const kv::Sequence& sequence) const;
   void ShareControlTime(const sched::StepPlan& plan, int64_t control_us);
   void BuildBatch(const sched::StepPlan& plan);
@@ -139,6 +164,8 @@ class Engine {
   void SampleOne(Active& active, std::span<const float> logits);
   void CountPrompt(const Active& active);
   void FailStep(const sched::StepPlan& plan, const Error& error);
+  std::shared_ptr<const kv::TransferReport> CloseTicket(const Active& active,
+                                                        kv::CloseReason reason);
   void Finish(Active& active, FinishReason reason, std::optional<Error> error,
               std::vector<TokenOutput> tokens);
   void CountStep(const sched::StepPlan& plan, StepReport& report);
@@ -149,6 +176,7 @@ class Engine {
   const Clock& clock_;
   std::unique_ptr<kv::KvCache> cache_;
   sched::Scheduler scheduler_;
+  std::unique_ptr<KvExchange> exchange_;  // null: not connected
   model::Sampler sampler_;
   SealedBlockGuard guard_;
   model::StepBatch batch_;  // reused

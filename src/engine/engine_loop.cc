@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine_loop.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -11,6 +12,7 @@
 #include <variant>
 
 #include "base/bounded_queue.h"
+#include "base/check.h"
 #include "base/mutex.h"
 
 namespace kvik::engine {
@@ -28,7 +30,7 @@ struct CallCommand {
   const std::function<void(Engine&)>* fn;  // the caller waits, so it lives
   std::promise<bool> done;
 };
-struct WakeCommand {};  // a flag changed
+struct WakeCommand {};  // a flag changed, or the connector has events
 using Command = std::variant<SubmitCommand, AbortCommand, CallCommand, WakeCommand>;
 
 }  // namespace
@@ -39,10 +41,11 @@ struct EngineLoop::Impl {
 
   // The engine thread.
   void Run() {
-    bool stalled = false;  // nothing can run until a command changes something
+    // Set: nothing can run until a command changes something, or so much time has passed.
+    std::optional<int64_t> stalled_us;
     while (true) {
-      if (stalled || (!engine->HasWork() && !draining)) {
-        if (auto command = stalled ? commands.Pop() : PopIdle()) {
+      if (stalled_us || (!engine->HasWork() && !draining)) {
+        if (auto command = stalled_us ? PopStalled(*stalled_us) : PopIdle()) {
           Handle(*command);
         }
       }
@@ -52,17 +55,25 @@ struct EngineLoop::Impl {
       if (stopping) {
         engine->AbortAll();
       }
+      woken = false;  // before events are taken: those that come later wake again
+      stalled_us.reset();
       if (engine->HasWork()) {
         const StepReport report = engine->Step();
-        stalled = !report.idle_reason.empty();
+        if (!report.idle_reason.empty()) {
+          stalled_us = report.idle_us;
+        }
         PublishStats();
         if (options.on_step) {
           options.on_step(report);
         }
       } else if (draining) {
         break;
+      } else if (options.connector != nullptr) {
+        engine->TakeEvents();
+        PublishStats();
       }
     }
+    engine->Disconnect();
     commands.Close();
     for (Command& command : commands.TakeAll()) {  // came too late
       Refuse(command);
@@ -71,6 +82,21 @@ struct EngineLoop::Impl {
       options.on_stop(*engine);
     }
     PublishStats();
+  }
+
+  std::optional<Command> PopStalled(int64_t limit_us) {
+    constexpr int64_t kLongest = 3'600'000'000;
+    return limit_us == kv::kUntilEvent
+               ? commands.Pop()
+               : commands.PopFor(std::chrono::microseconds(std::min(limit_us, kLongest)));
+  }
+
+  // Any thread.
+  void Wake() {
+    if (!woken.exchange(true)) {
+      Command wake = WakeCommand{};
+      (void)commands.TryPush(wake);  // refused only when the loop has ended
+    }
   }
 
   // Pop, and preparations for later steps while nothing comes. A client that talks in turns is back
@@ -132,6 +158,7 @@ struct EngineLoop::Impl {
   BoundedQueue<Command> commands{std::numeric_limits<size_t>::max()};
   std::atomic<bool> draining{false};
   std::atomic<bool> stopping{false};
+  std::atomic<bool> woken{false};  // a wake of the connector is in the queue
   std::atomic<int64_t> rejected{0};
   std::atomic<int64_t> in_flight{0};
   Mutex stats_mutex;
@@ -143,6 +170,11 @@ struct EngineLoop::Impl {
 EngineLoop::EngineLoop(std::unique_ptr<Engine> engine, EngineLoopOptions options)
     : impl_(std::make_unique<Impl>(std::move(engine), std::move(options))) {
   impl_->PublishStats();
+  if (kv::Connector* connector = impl_->options.connector; connector != nullptr) {
+    const auto connected =
+        impl_->engine->Connect(*connector, [impl = impl_.get()] { impl->Wake(); });
+    KVIK_CHECK(connected.has_value(), "%s", connected.error().message.c_str());
+  }
   MutexLock lock(impl_->join_mutex);
   impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
 }

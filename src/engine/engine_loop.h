@@ -3,8 +3,8 @@
 //
 // Submit and Abort put a command into a queue; the engine thread takes all waiting commands
 // between two steps; when there is no work it lets the executor prepare for later steps, then
-// sleeps on the queue. Outputs go to each request's
-// sink on the engine thread. All public methods are thread-safe.
+// sleeps on the queue, through which a connector wakes it, too. Outputs go to each request's sink
+// on the engine thread. All public methods are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,9 @@
 namespace kvik::engine {
 
 struct EngineLoopOptions {
+  // Where KV comes from and goes to (Engine::Connect); null: nowhere. Outlives the loop, whose
+  // thread calls it, and disconnects when it ends. REQUIRES: the engine has a prefix cache.
+  kv::Connector* connector = nullptr;
   int64_t max_requests = 4096;  // queued, waiting and running; Submit answers kUnavailable beyond
   // Called on the engine thread after every step; must not block. May be empty.
   std::function<void(const StepReport&)> on_step;

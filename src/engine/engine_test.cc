@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "engine/testing/fake_executor.h"
+#include "engine/testing/requests.h"
 #include "kv/testing/each_policy.h"
 
 namespace kvik::engine {
@@ -21,60 +22,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int32_t kBlock = 16;
-constexpr int32_t kVocab = 97;
-
-std::vector<TokenId> RandomPrompt(Rng& rng, int32_t num_tokens) {
-  std::vector<TokenId> tokens(static_cast<size_t>(num_tokens));
-  for (TokenId& token : tokens) {
-    token = static_cast<TokenId>(rng.Below(kVocab));
-  }
-  return tokens;
-}
-
-Request Greedy(std::vector<TokenId> prompt, int32_t max_new_tokens) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_new_tokens = max_new_tokens;
-  request.sampling.temperature = 0;
-  return request;
-}
-
-// Everything a request's sink was told.
-struct Received {
-  std::vector<TokenId> tokens;
-  std::vector<float> logprobs;
-  std::optional<FinishReason> finish;
-  std::optional<Error> error;
-  Usage usage;
-  Timing timing;
-};
-
-// What the request says alone, without cache, scheduler or batch. REQUIRES: a seed or greedy.
-Received Solo(const Request& request) {
-  Received received;
-  model::Sampler sampler(kVocab);
-  model::PenaltyState penalties(request.sampling, request.prompt);
-  std::vector<TokenId> tokens = request.prompt;
-  while (!received.finish) {
-    const auto n = static_cast<int32_t>(received.tokens.size());
-    const bool early = n < request.min_new_tokens;
-    const auto sampled =
-        sampler.Sample(FakeExecutor::ReferenceLogits(tokens, kVocab), request.sampling, penalties,
-                       early ? request.stop_token_ids : std::vector<TokenId>(),
-                       request.sampling.seed.value_or(0), n);
-    penalties.AddOutput(sampled.token);
-    tokens.push_back(sampled.token);
-    received.tokens.push_back(sampled.token);
-    received.logprobs.push_back(sampled.logprob);
-    const auto& stops = request.stop_token_ids;
-    if (!early && std::find(stops.begin(), stops.end(), sampled.token) != stops.end()) {
-      received.finish = FinishReason::kStop;
-    } else if (n + 1 == request.max_new_tokens) {
-      received.finish = FinishReason::kLength;
-    }
-  }
-  return received;
-}
 
 class EngineTest : public testing::Test {
  protected:
@@ -105,18 +52,8 @@ class EngineTest : public testing::Test {
   }
 
   RequestId Submit(const Request& request) {
-    const auto id = engine_->Submit(request, [this](RequestOutput output) {
-      Received& received = received_[output.id];
-      EXPECT_FALSE(received.finish.has_value()) << "an output after the last one";
-      for (const TokenOutput& token : output.tokens) {
-        received.tokens.push_back(token.token);
-        received.logprobs.push_back(token.logprob);
-      }
-      received.finish = output.finish;
-      received.error = output.error;
-      received.usage = output.usage;
-      received.timing = output.timing;
-    });
+    const auto id = engine_->Submit(
+        request, [this](RequestOutput output) { received_[output.id].Add(output); });
     EXPECT_TRUE(id.has_value());
     requests_[*id] = request;
     return *id;

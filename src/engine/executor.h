@@ -5,8 +5,10 @@
 // exactly which KV they were computed from. Called on the engine thread only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "base/result.h"
 #include "base/types.h"
@@ -30,6 +32,10 @@ class Executor {
 
   // Of its blocks; none: it has no such bytes and does not look at StepBatch::masks.
   [[nodiscard]] virtual std::optional<kv::KvGeometry> kv_geometry() const { return std::nullopt; }
+  // The bytes of all blocks, for those who write or read blocks beside it; empty if there are none.
+  [[nodiscard]] virtual std::span<std::byte> arena() { return {}; }
+  // Somebody else will write these blocks: until they are in a batch, leave their bytes alone.
+  virtual void Lend(std::span<const BlockId> /*blocks*/) {}
 
   // Writes K and V of every row through the block tables, then returns the logits of the wanted
   // rows, valid until the next call. On an error the blocks the batch writes hold garbage and

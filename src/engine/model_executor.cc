@@ -32,11 +32,22 @@ Result<model::LogitsView> ModelExecutor::Execute(const model::StepBatch& batch) 
   for (const model::Segment& segment : batch.segments) {
     const int32_t last = (segment.first_pos + segment.num_tokens - 1) / geometry.block_size_tokens;
     for (int32_t i = segment.first_pos / geometry.block_size_tokens; i <= last; ++i) {
-      const auto block = static_cast<size_t>(segment.block_table[static_cast<size_t>(i)]);
-      used_bytes_ = std::max(used_bytes_, (block + 1) * geometry.bytes_per_block());
+      NoteUse(segment.block_table[static_cast<size_t>(i)]);
     }
   }
   return model_.Forward(batch, {arena_.data(), arena_.size_bytes()});
+}
+
+// Touching a page writes to it, so DoIdleWork stays behind what others may write at the same time.
+void ModelExecutor::Lend(std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) {
+    NoteUse(block);
+  }
+}
+
+void ModelExecutor::NoteUse(BlockId block) {
+  used_bytes_ = std::max(used_bytes_,
+                         (static_cast<size_t>(block) + 1) * model_.kv_geometry().bytes_per_block());
 }
 
 bool ModelExecutor::DoIdleWork() {

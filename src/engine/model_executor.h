@@ -22,6 +22,10 @@ class ModelExecutor final : public Executor {
   [[nodiscard]] std::optional<kv::KvGeometry> kv_geometry() const override {
     return model_.kv_geometry();
   }
+  [[nodiscard]] std::span<std::byte> arena() override {
+    return {arena_.data(), arena_.size_bytes()};
+  }
+  void Lend(std::span<const BlockId> blocks) override;
   [[nodiscard]] Result<model::LogitsView> Execute(const model::StepBatch& batch) override;
   // Touches memory of blocks that are likely to be written next. The system hands out and clears
   // pages at their first use, which would otherwise be a tenth of a prefill's time.
@@ -34,9 +38,11 @@ class ModelExecutor final : public Executor {
   ModelExecutor(model::Model& model, AlignedBuffer arena)
       : model_(model), arena_(std::move(arena)) {}
 
+  void NoteUse(BlockId block);
+
   model::Model& model_;
   AlignedBuffer arena_;
-  size_t used_bytes_ = 0;     // no block at or beyond was ever written
+  size_t used_bytes_ = 0;     // no block at or beyond was ever written or lent
   size_t touched_bytes_ = 0;  // pages before have memory, unless their blocks were never used
 };
 

@@ -14,6 +14,8 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "kv/block_key.h"
+#include "kv/connector.h"
 #include "kv/retention.h"
 #include "model/sampling_params.h"
 
@@ -45,6 +47,14 @@ struct Request {
   std::function<uint64_t(std::span<const TokenId> call)> tool_of_call;
   // How much the client wants which part of the KV kept; may be null. kv::ValidateRetention holds.
   std::shared_ptr<const kv::Retention> retention;
+  // The least quality of KV it may read. The default is exact: the answer is what it would be
+  // without a cache.
+  kv::MinQuality quality;
+  // For whoever brings KV from elsewhere (kv/connector.h).
+  std::string workload;     // label of the kind of work; empty: not known
+  int64_t slo_ttft_us = 0;  // to the first token, from submission; 0: none
+  int64_t slo_us = 0;       // to the last token
+  std::shared_ptr<const kv::TransferParams> transfer;  // may be null
 };
 
 enum class FinishReason {
@@ -66,12 +76,16 @@ struct TokenOutput {
   std::vector<TokenLogprob> top;  // the most probable ones, descending; as many as asked for
 };
 
+// Of the prompt: computed tokens + cached_tokens + external_tokens = prompt_tokens.
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
   int32_t cached_tokens = 0;    // prompt tokens whose KV was reused, over all segments
   int32_t prefix_tokens = 0;    // of which in the first run, from position 0
   int32_t cached_segments = 0;  // maximal runs of reused blocks
+  int32_t external_tokens = 0;  // prompt tokens whose KV came from elsewhere
+  int32_t external_blocks = 0;
+  float least_q = 1.0F;  // of all KV that the answer was computed from; 1 when all of it was exact
   int32_t preemptions = 0;
 };
 
@@ -95,6 +109,8 @@ struct RequestOutput {
   std::optional<Error> error;  // with FinishReason::kError
   Usage usage;                 // so far
   Timing timing;
+  // With finish, if KV was moved for the request; else null.
+  std::shared_ptr<const kv::TransferReport> transfer;
 };
 
 // Called on the engine thread; must not block (push to a queue and return) and must own or share

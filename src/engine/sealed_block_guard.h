@@ -21,6 +21,8 @@ class SealedBlockGuard {
 
   // After allocation: forgets blocks that were evicted and may be written now.
   void BeforeExecute(const kv::BlockPool& pool);
+  // A block that may be written and sealed before the next step.
+  void Forget(BlockId block) { checksums_.erase(block); }
   // After the step's blocks were sealed: aborts if an older sealed block changed, remembers the new
   // ones.
   void AfterCommit(const kv::BlockPool& pool, const Executor& executor);

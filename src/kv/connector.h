@@ -3,8 +3,7 @@
 //
 // The engine sees nothing of stores, peers and codecs but this interface. A *ticket* stands for one
 // stay of a request with the engine, from Ask to Close; a preempted request comes back with a new
-// one. Blocks of a request are numbered by position: block i holds tokens
-// [i * block_size_tokens, (i + 1) * block_size_tokens).
+// one. Blocks of a request are numbered by position (kv/block_range.h).
 //
 // KV that comes in:
 //
@@ -50,20 +49,13 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "kv/block_key.h"
+#include "kv/block_range.h"
 #include "kv/geometry.h"
 
 namespace kvik::kv {
 
-using TicketId = uint64_t;  // chosen by the engine, never reused, never 0
+using TicketId = uint64_t;  // chosen by the engine, not reused while attached, never 0
 using WantId = uint64_t;    // chosen by the connector, never 0
-
-// Blocks [first_block, first_block + num_blocks) of a request.
-struct BlockRange {
-  int32_t first_block = 0;
-  int32_t num_blocks = 0;  // >= 1
-  [[nodiscard]] int32_t end_block() const { return first_block + num_blocks; }
-  friend bool operator==(const BlockRange&, const BlockRange&) = default;
-};
 
 // What the engine shares with its connector.
 struct ConnectorHost {
@@ -204,7 +196,8 @@ struct Released {
 };
 
 // Which of these are resident and good enough? The answer is one Offer with this id, of those that
-// are, in the order of `keys`; it may be empty.
+// are, in the order of `keys`; it may be empty, and it ends early where the pool has promised all
+// the room there is to running requests.
 struct Wanted {
   WantId want = 0;
   std::vector<ContentKey> keys;

@@ -174,15 +174,17 @@ AdmitOutcome KvCache::Admit(Sequence& sequence, const AdmissionPlan& plan) {
   sequence.admitted_ = true;
   sequence.table_ = plan.hits.blocks;
   sequence.table_.resize(static_cast<size_t>(plan.num_new_blocks + plan.hits.num_hits), kNoBlock);
-  sequence.hit_.assign(plan.hits.blocks.size(), false);
+  sequence.sources_.assign(plan.hits.blocks.size(), Sequence::Source::kCompute);
   for (size_t i = 0; i < plan.hits.blocks.size(); ++i) {
-    sequence.hit_[i] = plan.hits.blocks[i] != kNoBlock;
+    if (plan.hits.blocks[i] != kNoBlock) {
+      sequence.sources_[i] = Sequence::Source::kReady;
+    }
   }
   sequence.hit_runs_ = plan.hits.runs;
-  sequence.hits_ahead_ = plan.hits.num_hits;
+  sequence.ready_ahead_ = plan.hits.num_hits;
   sequence.reserved_blocks_ = plan.num_new_blocks;
-  sequence.next_pos_ = sequence.SkipHits(0);
-  sequence.hits_ahead_ -= sequence.next_pos_ / options_.block_size_tokens;
+  sequence.next_pos_ = sequence.SkipReady(0);
+  sequence.ready_ahead_ -= sequence.next_pos_ / options_.block_size_tokens;
   sequence.num_sealed_ = 0;
   sequence.quality_ = BlockQuality{};
   return AdmitOutcome::kAdmitted;
@@ -212,7 +214,7 @@ void KvCache::Allocate(Sequence& sequence, std::span<const TokenRun> runs) {
                "positions [%d, %d) were not reserved", run.first_pos, run.end_pos());
     for (int32_t block = run.first_pos / options_.block_size_tokens;
          block < BlocksFor(run.end_pos()); ++block) {
-      KVIK_CHECK(!sequence.IsHit(block), "block %d is a hit and must not be written", block);
+      KVIK_CHECK(sequence.IsCompute(block), "block %d is not to be written", block);
       BlockId& slot = sequence.table_[static_cast<size_t>(block)];
       if (slot == kNoBlock) {
         missing.push_back(&slot);
@@ -250,8 +252,8 @@ void KvCache::Commit(Sequence& sequence, std::span<const TokenRun> runs) {
   for (; sequence.num_sealed_ < full_blocks; ++sequence.num_sealed_) {
     const int32_t block_index = sequence.num_sealed_;
     const BlockId block = sequence.table_[static_cast<size_t>(block_index)];
-    if (sequence.IsHit(block_index)) {  // what follows was computed from it
-      const BlockQuality quality = index_.quality(block);
+    if (sequence.IsReady(block_index)) {  // what follows was computed from it
+      const BlockQuality quality = ReadyQuality(sequence, block_index);
       if (quality.fidelity == Fidelity::kLossy) {
         sequence.quality_ =
             BlockQuality{Fidelity::kLossy, std::min(sequence.quality_.q, quality.q)};
@@ -300,15 +302,16 @@ void KvCache::Release(Sequence& sequence) {
       continue;
     }
     if (pool_.state(block) == BlockState::kFilling) {
+      if (sequence.num_loading_ > 0 && Abandon(block)) {
+        continue;  // somebody writes to it still
+      }
       Free(block);
     } else if (pool_.Unref(block)) {
-      if (!index_.Contains(block)) {
-        Free(block);  // a duplicate, or prefix caching is off
-      } else if (index_.IsSuperseded(block)) {
-        DropCached(block);
-      } else {
+      if (KeepUnreferenced(block)) {
         evictable.push_back(block);
       }
+    } else if (const auto held = held_.find(block); held != held_.end()) {
+      held->second.facts = sequence.facts_;
     }
   }
   policy_->Release(evictable, Access{now_us_, sequence.facts_, sequence.table_});
@@ -316,12 +319,27 @@ void KvCache::Release(Sequence& sequence) {
 
   sequence.admitted_ = false;
   sequence.table_.clear();
-  sequence.hit_.clear();
+  sequence.sources_.clear();
+  sequence.unindexed_.clear();
   sequence.hit_runs_.clear();
   sequence.next_pos_ = 0;
-  sequence.hits_ahead_ = 0;
+  sequence.ready_ahead_ = 0;
+  sequence.num_loading_ = 0;
   sequence.num_sealed_ = 0;
   sequence.reserved_blocks_ = 0;
+}
+
+// Whether a block that nobody refers to any more stays, cached. If not, it is gone.
+bool KvCache::KeepUnreferenced(BlockId block) {
+  if (!index_.Contains(block)) {
+    Free(block);  // a duplicate, or prefix caching is off
+    return false;
+  }
+  if (index_.IsSuperseded(block)) {
+    DropCached(block);
+    return false;
+  }
+  return true;
 }
 
 std::optional<BlockId> KvCache::Import(const BlockKey& key, BlockQuality quality,
@@ -401,6 +419,8 @@ CacheStats KvCache::stats() const {
   stats.referenced_blocks = pool_.num_referenced();
   stats.cached_blocks = pool_.num_cached();
   stats.reserved_blocks = reserved_blocks_;
+  stats.loading_blocks = static_cast<int32_t>(loading_.size());
+  stats.held_blocks = static_cast<int32_t>(held_.size());
   stats.published = published_;
   stats.duplicates = duplicates_;
   stats.evictions = evictions_;
@@ -418,6 +438,8 @@ void KvCache::CheckInvariant() const {
     const bool sealed = state == BlockState::kCached || state == BlockState::kReferenced;
     KVIK_CHECK(state != BlockState::kCached || index_.Contains(block));
     KVIK_CHECK(sealed || !index_.Contains(block));
+    KVIK_CHECK(state == BlockState::kFilling || !loading_.contains(block));
+    KVIK_CHECK(state == BlockState::kReferenced || !held_.contains(block));
     if (masks_ && masks_->Of(block) != nullptr) {
       KVIK_CHECK(state != BlockState::kFree, "free block %d has masks", block);
       KVIK_CHECK(!index_.Contains(block) || index_.quality(block).fidelity == Fidelity::kLossy,

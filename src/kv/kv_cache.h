@@ -10,6 +10,8 @@
 //   Commit    after the step: seals the blocks that are full now and publishes them
 //   Release   lets go of everything; sealed blocks stay cached, the last one first in line
 //
+// Between Admit and Commit, blocks may get their KV from elsewhere instead: BeginLoad to EndLoad.
+//
 // Reserved blocks are counted, not chosen: free + cached >= reserved at all times, so Allocate
 // cannot fail and a cached block stays useful until the last moment. Thread-compatible: the engine
 // thread owns it.
@@ -20,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -28,6 +31,7 @@
 #include "kv/block_hasher.h"
 #include "kv/block_masks.h"
 #include "kv/block_pool.h"
+#include "kv/block_range.h"
 #include "kv/eviction_policy.h"
 #include "kv/geometry.h"
 #include "kv/prefix_index.h"
@@ -61,6 +65,8 @@ struct CacheStats {
   int32_t referenced_blocks = 0;
   int32_t cached_blocks = 0;
   int32_t reserved_blocks = 0;  // promised to admitted sequences, still free or cached
+  int32_t loading_blocks = 0;   // of the filling ones: somebody else writes them
+  int32_t held_blocks = 0;      // of the referenced ones: somebody else reads them, too
   int64_t published = 0;        // blocks, since the start
   int64_t duplicates = 0;       // sealed blocks whose content was in the index already
   int64_t evictions = 0;        // blocks
@@ -76,6 +82,16 @@ enum class AdmitOutcome {
   kAdmitted,
   kNoRoom,  // the reservation does not fit now; nothing was changed
   kStale,   // a planned block is gone or replaced; plan again; nothing was changed
+};
+
+// What became of a block that was being loaded.
+enum class LoadOutcome {
+  kReady,      // its sequence has it
+  kDuplicate,  // its sequence uses a resident block of the same content instead; it was freed
+  kRefused,    // not good enough for its sequence, which computes the block
+  kCompute,    // it is not coming; its sequence computes the block
+  kCached,     // its sequence has gone; it was published and is cached
+  kDropped,    // its sequence has gone; it was freed
 };
 
 class KvCache {
@@ -114,6 +130,27 @@ class KvCache {
   void Commit(Sequence& sequence, std::span<const TokenRun> runs);
   // Gives everything back. The sequence can be planned again. No-op when not admitted.
   void Release(Sequence& sequence);
+
+  // ---- KV that others write and read (kv/connector.h) ----
+
+  // Full blocks of an admitted sequence that have no KV yet and that nobody loads, without those
+  // that were begun and the last token's. Ascending, maximal. O(blocks).
+  [[nodiscard]] std::vector<BlockRange> MissingBlocks(const Sequence& sequence) const;
+  // Takes reserved blocks for a range, evicting cached ones: somebody else writes them, and the
+  // sequence does not compute them before EndLoad, once for each. A block stays allocated until
+  // then even if its sequence is released. REQUIRES: within MissingBlocks.
+  std::vector<BlockId> BeginLoad(Sequence& sequence, const BlockRange& range);
+  // Nobody writes to the block any more. With a quality it holds its KV: it is sealed and
+  // published, and its sequence uses it if it accepts the quality. REQUIRES: loading.
+  LoadOutcome EndLoad(BlockId block, const std::optional<BlockQuality>& quality);
+
+  // Keeps a sealed block of the index as it is until Unhold, whoever lets go of it. May be held
+  // several times. REQUIRES: in the index, and referenced, or cached with AvailableBlocks() > 0.
+  void Hold(BlockId block);
+  // REQUIRES: held.
+  void Unhold(BlockId block);
+  // Blocks that stay taken whichever sequences are released: being loaded, or held.
+  [[nodiscard]] std::vector<BlockId> BlocksInUseElsewhere() const;
 
   // Takes in a block whose bytes come from elsewhere: it is published with its fidelity and cached;
   // the caller writes its bytes before the next step. Nothing when no block is available or the
@@ -158,9 +195,25 @@ class KvCache {
   void MakeRoom(int32_t blocks);
   bool Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos,
                uint64_t parent);
+  [[nodiscard]] BlockQuality ReadyQuality(const Sequence& sequence, int32_t block_index) const;
+  bool KeepUnreferenced(BlockId block);
+  bool Abandon(BlockId block);
   void DropCached(BlockId block);
   void FreeEvicted(BlockId block);
   void Free(BlockId block);
+
+  // A block that somebody else writes.
+  struct Loading {
+    Sequence* sequence = nullptr;  // null: it was released
+    int32_t index = 0;             // of the block in the sequence
+    ContentKey content;
+    uint64_t parent = 0;
+  };
+  // A block that somebody else reads.
+  struct Held {
+    int32_t holds = 0;
+    RequestFacts facts;  // of the last request that let go of it
+  };
 
   CacheOptions options_;
   NumericsTag numerics_;
@@ -170,6 +223,8 @@ class KvCache {
   PrefixIndex index_;
   std::unique_ptr<EvictionPolicy> policy_;
   std::optional<ResidencySampler> residency_;
+  std::unordered_map<BlockId, Loading> loading_;
+  std::unordered_map<BlockId, Held> held_;
   int64_t now_us_ = 0;
   int32_t reserved_blocks_ = 0;
   int64_t published_ = 0;

@@ -26,7 +26,7 @@ Sequence::Sequence(std::vector<ContentKey> keys, int32_t num_tokens, int32_t blo
 }
 
 int32_t Sequence::num_to_compute() const {
-  return num_tokens() - next_pos_ - hits_ahead_ * block_size_tokens_;
+  return num_tokens() - next_pos_ - ready_ahead_ * block_size_tokens_;
 }
 
 int32_t Sequence::num_hit_tokens() const {
@@ -37,8 +37,8 @@ int32_t Sequence::num_hit_tokens() const {
   return blocks * block_size_tokens_;
 }
 
-int32_t Sequence::SkipHits(int32_t pos) const {
-  while (pos % block_size_tokens_ == 0 && IsHit(pos / block_size_tokens_)) {
+int32_t Sequence::SkipReady(int32_t pos) const {
+  while (pos % block_size_tokens_ == 0 && IsReady(pos / block_size_tokens_)) {
     pos += block_size_tokens_;
   }
   return pos;
@@ -47,15 +47,15 @@ int32_t Sequence::SkipHits(int32_t pos) const {
 std::vector<TokenRun> Sequence::NextRuns(int32_t budget_tokens) const {
   std::vector<TokenRun> runs;
   int32_t pos = next_pos_;
-  while (budget_tokens > 0 && pos < num_tokens()) {
-    int32_t end = pos;  // grows block by block up to the next hit
+  while (budget_tokens > 0 && pos < num_tokens() && !IsLoading(pos / block_size_tokens_)) {
+    int32_t end = pos;  // grows block by block up to the next one that is not to be computed
     do {
       end = (end / block_size_tokens_ + 1) * block_size_tokens_;
-    } while (end < num_tokens() && !IsHit(end / block_size_tokens_));
+    } while (end < num_tokens() && IsCompute(end / block_size_tokens_));
     const int32_t length = std::min({end, num_tokens(), pos + budget_tokens}) - pos;
     runs.push_back(TokenRun{pos, length});
     budget_tokens -= length;
-    pos = SkipHits(pos + length);
+    pos = SkipReady(pos + length);
   }
   return runs;
 }
@@ -65,9 +65,22 @@ void Sequence::Advance(std::span<const TokenRun> runs) {
     KVIK_CHECK(run.first_pos == next_pos_ && run.end_pos() <= num_tokens(),
                "run [%d, %d) is not the head of the compute list at %d", run.first_pos,
                run.end_pos(), next_pos_);
-    next_pos_ = SkipHits(run.end_pos());
-    hits_ahead_ -= (next_pos_ - run.end_pos()) / block_size_tokens_;
+    next_pos_ = SkipReady(run.end_pos());
+    ready_ahead_ -= (next_pos_ - run.end_pos()) / block_size_tokens_;
   }
+}
+
+void Sequence::EndLoad(int32_t block, bool ready) {
+  KVIK_CHECK(IsLoading(block) && block * block_size_tokens_ >= next_pos_);
+  sources_[static_cast<size_t>(block)] = ready ? Source::kReady : Source::kCompute;
+  --num_loading_;
+  if (!ready) {
+    return;
+  }
+  ++ready_ahead_;
+  const int32_t skipped = (SkipReady(next_pos_) - next_pos_) / block_size_tokens_;
+  next_pos_ += skipped * block_size_tokens_;
+  ready_ahead_ -= skipped;
 }
 
 }  // namespace kvik::kv

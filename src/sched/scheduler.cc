@@ -15,7 +15,8 @@ struct Scheduler::Entry {
         priority(request.priority),
         prompt_tokens(static_cast<int32_t>(request.prompt.size())),
         max_new_tokens(request.max_new_tokens),
-        sequence(std::move(request.prompt), std::move(request.extra), block_size_tokens) {
+        sequence(std::move(request.prompt), std::move(request.extra), block_size_tokens,
+                 request.quality) {
     sequence.facts().request = id;
     sequence.facts().prompt_tokens = prompt_tokens;
     sequence.facts().session = request.session;
@@ -133,11 +134,36 @@ Result<void> Scheduler::Add(SchedRequest request) {
   auto entry = std::make_unique<Entry>(std::move(request), cache_.options().block_size_tokens);
   Entry* added = entry.get();
   KVIK_CHECK(entries_.emplace(id, std::move(entry)).second, "request id used twice");
-  waiting_.insert(added);
-  if (cache_.IsAwaited(added->sequence)) {
-    awaited_.insert(added);
+  if (loader_ != nullptr && loader_->Added(id, added->sequence)) {
+    held_back_.insert(added);
+  } else {
+    Enqueue(*added);
   }
   return {};
+}
+
+void Scheduler::Enqueue(Entry& entry) {
+  waiting_.insert(&entry);
+  if (cache_.IsAwaited(entry.sequence)) {
+    awaited_.insert(&entry);
+  }
+}
+
+void Scheduler::LetIn(RequestId id) {
+  Entry& entry = At(id);
+  if (held_back_.erase(&entry) > 0) {
+    Enqueue(entry);
+  }
+}
+
+int32_t Scheduler::NumRunnable() const {
+  const auto running = static_cast<int32_t>(running_.size());
+  if (loader_ == nullptr || running < options_.max_num_seqs) {
+    return running;
+  }
+  return static_cast<int32_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [](const Entry* entry) { return !entry->sequence.blocked(); }));
 }
 
 StepPlan Scheduler::Schedule() {
@@ -185,7 +211,7 @@ void Scheduler::MakeRoomForPriority(StepPlan& plan) {
   if (!FitsWithoutWorse(head, admission)) {
     return;
   }
-  while (static_cast<int32_t>(running_.size()) >= options_.max_num_seqs ||
+  while (NumRunnable() >= options_.max_num_seqs ||
          cache_.BlocksTaken(admission) > cache_.AvailableBlocks()) {
     Entry& least = **running_.rbegin();
     KVIK_CHECK(least.priority > head.priority);
@@ -198,17 +224,23 @@ bool Scheduler::FitsWithoutWorse(const Entry& head, const kv::AdmissionPlan& adm
   std::vector<bool> kept(static_cast<size_t>(cache_.options().num_blocks), false);
   int32_t kept_blocks = 0;
   int32_t kept_seqs = 0;
+  const auto keep = [&](BlockId block) {
+    kept_blocks += kept[static_cast<size_t>(block)] ? 0 : 1;
+    kept[static_cast<size_t>(block)] = true;
+  };
+  for (const BlockId block : cache_.BlocksInUseElsewhere()) {
+    keep(block);
+  }
   for (const Entry* entry : running_) {
     if (entry->priority > head.priority) {
       continue;
     }
-    ++kept_seqs;
+    kept_seqs += entry->sequence.blocked() ? 0 : 1;
     for (const BlockId block : entry->sequence.block_table()) {
       if (block == kNoBlock) {
         ++kept_blocks;  // reserved
-      } else if (!kept[static_cast<size_t>(block)]) {
-        kept[static_cast<size_t>(block)] = true;
-        ++kept_blocks;
+      } else {
+        keep(block);
       }
     }
   }
@@ -221,7 +253,7 @@ bool Scheduler::FitsWithoutWorse(const Entry& head, const kv::AdmissionPlan& adm
 
 void Scheduler::AddDecodes(StepPlan& plan) {
   for (const Entry* entry : running_) {
-    if (entry->sequence.num_to_compute() == 1) {
+    if (entry->sequence.num_to_compute() == 1 && !StepIsFull(plan)) {
       AddChunk(plan, *entry, 1);
       ++plan.num_decodes;
     }
@@ -230,7 +262,8 @@ void Scheduler::AddDecodes(StepPlan& plan) {
 
 void Scheduler::AddPrefill(StepPlan& plan, int32_t& budget_tokens) {
   for (const Entry* entry : running_) {
-    if (budget_tokens > 0 && entry->sequence.num_to_compute() > 1) {
+    if (budget_tokens > 0 && entry->sequence.num_to_compute() > 1 && !entry->sequence.blocked() &&
+        !StepIsFull(plan)) {
       const int32_t before = plan.num_tokens;
       const int32_t tokens = FitToSlo(plan, *entry, std::min(options_.chunk_max, budget_tokens));
       if (tokens == 0) {
@@ -246,7 +279,7 @@ void Scheduler::AddPrefill(StepPlan& plan, int32_t& budget_tokens) {
 void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget_tokens) {
   while (!waiting_.empty()) {
     Entry& entry = NextWaiting();
-    if (static_cast<int32_t>(running_.size()) >= options_.max_num_seqs) {
+    if (NumRunnable() >= options_.max_num_seqs) {
       plan.wait_reason = WaitReason::kSeqs;
       return;
     }
@@ -256,14 +289,17 @@ void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget_tokens) {
     }
     const bool just_preempted =
         std::find(plan.preempted.begin(), plan.preempted.end(), entry.id) != plan.preempted.end();
+    if (just_preempted) {
+      plan.wait_reason = WaitReason::kCapacity;
+      return;
+    }
     // Nothing is evicted between Plan and Admit, so the plan cannot be stale.
-    const auto outcome =
-        just_preempted
-            ? kv::AdmitOutcome::kNoRoom
-            : cache_.Admit(entry.sequence, cache_.Plan(entry.sequence, NeedTokens(entry)));
+    const kv::AdmissionPlan admission = cache_.Plan(entry.sequence, NeedTokens(entry));
+    const auto outcome = cache_.Admit(entry.sequence, admission);
     if (outcome != kv::AdmitOutcome::kAdmitted) {
       KVIK_CHECK(outcome == kv::AdmitOutcome::kNoRoom);
       plan.wait_reason = WaitReason::kCapacity;
+      plan.missing_blocks = cache_.BlocksTaken(admission) - cache_.AvailableBlocks();
       return;
     }
     if (Entry& first = **waiting_.begin(); &first != &entry) {
@@ -275,6 +311,12 @@ void Scheduler::AdmitWaiting(StepPlan& plan, int32_t& budget_tokens) {
     running_.insert(&entry);
     plan.admitted.push_back(entry.id);
     CountHits(entry);
+    if (loader_ != nullptr) {
+      loader_->Admitted(entry.id, entry.sequence);
+      if (entry.sequence.blocked()) {
+        continue;
+      }
+    }
     const int32_t before = plan.num_tokens;
     const int32_t tokens = FitToSlo(plan, entry, std::min(options_.chunk_max, budget_tokens));
     if (tokens == 0) {
@@ -353,6 +395,9 @@ void Scheduler::Preempt(Entry& entry, StepPlan& plan) {
   running_.erase(&entry);
   waiting_.insert(&entry);
   plan.preempted.push_back(entry.id);
+  if (loader_ != nullptr) {
+    loader_->Preempted(entry.id, entry.sequence);
+  }
 }
 
 // All tokens there are, and those to come that admission promises room for. The last generated
@@ -402,6 +447,7 @@ bool Scheduler::Remove(RequestId id) {
   running_.erase(entry);
   waiting_.erase(entry);
   awaited_.erase(entry);
+  held_back_.erase(entry);
   entries_.erase(it);
   return true;
 }
@@ -423,8 +469,10 @@ int32_t Scheduler::preemptions(RequestId id) const { return At(id).preemptions; 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = totals_;
   stats.running = static_cast<int32_t>(running_.size());
-  stats.waiting = static_cast<int32_t>(waiting_.size());
-  stats.waiting_for_capacity = wait_reason_ == WaitReason::kCapacity ? stats.waiting : 0;
+  stats.held_back = static_cast<int32_t>(held_back_.size());
+  stats.waiting = static_cast<int32_t>(waiting_.size()) + stats.held_back;
+  stats.waiting_for_capacity =
+      wait_reason_ == WaitReason::kCapacity ? stats.waiting - stats.held_back : 0;
   return stats;
 }
 

@@ -24,6 +24,11 @@
 // The most important request is never preempted and its whole need fits the empty pool (Add
 // checks), so it finishes, and by induction every request does.
 //
+// KV may also come from elsewhere, if there is a BlockLoader: a new request can be held back while
+// it is looked for, and a running one stands still while nothing but loaded blocks could take it
+// further. Neither is in anybody's way: those held back are not in the queue, and those that stand
+// still do not count against max_num_seqs.
+//
 // Pure: no time, no threads, no bytes. Thread-compatible.
 #pragma once
 
@@ -84,6 +89,20 @@ struct SchedRequest {
   uint64_t session = 0;  // kv::RequestFacts
   std::optional<bool> will_continue = std::nullopt;
   std::shared_ptr<const kv::Retention> retention = nullptr;
+  kv::MinQuality quality = {};  // of the KV it may read
+};
+
+// Whoever brings KV from elsewhere hears at these moments of requests. Called by the scheduler,
+// which must not be called back.
+class BlockLoader {
+ public:
+  virtual ~BlockLoader() = default;
+  // A new request, not admitted yet. True: it is held back until Scheduler::LetIn.
+  virtual bool Added(RequestId id, kv::Sequence& sequence) = 0;
+  // Just admitted: blocks of it may be loaded from now on (kv::KvCache::BeginLoad).
+  virtual void Admitted(RequestId id, kv::Sequence& sequence) = 0;
+  // Its blocks have been taken from it; it will be admitted again.
+  virtual void Preempted(RequestId id, kv::Sequence& sequence) = 0;
 };
 
 // The part of one request in a step.
@@ -111,6 +130,7 @@ struct StepPlan {
   std::vector<RequestId> admitted;   // this step, resumed ones included
   std::vector<RequestId> preempted;  // this step
   WaitReason wait_reason = WaitReason::kNone;
+  int32_t missing_blocks = 0;  // of kCapacity: how many too few
   [[nodiscard]] bool empty() const { return requests.empty(); }
 };
 
@@ -125,6 +145,7 @@ struct SchedulerStats {
   int32_t running = 0;
   int32_t waiting = 0;
   int32_t waiting_for_capacity = 0;  // the part of `waiting` that the pool holds up
+  int32_t held_back = 0;             // the part of `waiting` that the loader holds back
   int64_t preemptions = 0;
   int64_t prefix_query_tokens = 0;  // prompt tokens looked up, once per request
   int64_t prefix_hit_tokens = 0;
@@ -138,10 +159,17 @@ class Scheduler {
   Scheduler(const SchedulerOptions& options, kv::KvCache& cache);
   ~Scheduler();
 
+  // Null: none. REQUIRES: no request is there. `loader` is not owned.
+  void SetLoader(BlockLoader* loader) { loader_ = loader; }
+
   // The longest request the pool can ever hold, in tokens.
   [[nodiscard]] int32_t max_request_tokens() const;
   // Queues a request. kInvalidInput when it can never fit the pool. REQUIRES: a new id.
   Result<void> Add(SchedRequest request);
+
+  // A request that was held back joins the queue, at the place of its arrival. REQUIRES: a known
+  // id. Does nothing for others.
+  void LetIn(RequestId id);
 
   // Decides one step: preempts, admits, reserves. An empty plan with requests left says why in
   // wait_reason. REQUIRES: the last plan was committed, or its requests were removed.
@@ -176,6 +204,12 @@ class Scheduler {
 
   Entry& At(RequestId id) const;
   int32_t NeedTokens(const Entry& entry) const;
+  void Enqueue(Entry& entry);
+  // Running requests; if they were max_num_seqs or more, only those that are not blocked.
+  [[nodiscard]] int32_t NumRunnable() const;
+  [[nodiscard]] bool StepIsFull(const StepPlan& plan) const {
+    return static_cast<int32_t>(plan.requests.size()) >= options_.max_num_seqs;
+  }
   [[nodiscard]] Entry& NextWaiting() const;
   void ReserveForRunning(StepPlan& plan);
   void MakeRoomForPriority(StepPlan& plan);
@@ -193,7 +227,9 @@ class Scheduler {
   std::unordered_map<RequestId, std::unique_ptr<Entry>> entries_;
   Queue running_;
   Queue waiting_;
-  Queue awaited_;  // of the waiting: those that KV is pinned for
+  Queue awaited_;    // of the waiting: those that KV is pinned for
+  Queue held_back_;  // not waiting yet
+  BlockLoader* loader_ = nullptr;
   WaitReason wait_reason_ = WaitReason::kNone;
   SchedulerStats totals_;  // the counters; gauges are filled in by stats()
 };

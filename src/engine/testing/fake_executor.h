@@ -25,6 +25,7 @@ struct FakeExecutorOptions {
   int32_t block_size_tokens = 16;
   ExecutorLimits limits{
       .vocab_size = 97, .max_batch_rows = 4096, .max_logit_rows = 64, .max_context_tokens = 4096};
+  std::optional<kv::KvGeometry> geometry;  // what it says of its blocks; there are no such bytes
 };
 
 class FakeExecutor final : public Executor {
@@ -36,6 +37,10 @@ class FakeExecutor final : public Executor {
   std::function<Result<void>(const model::StepBatch&)> before_execute;
 
   [[nodiscard]] ExecutorLimits limits() const override { return options_.limits; }
+
+  [[nodiscard]] std::optional<kv::KvGeometry> kv_geometry() const override {
+    return options_.geometry;
+  }
 
   [[nodiscard]] Result<model::LogitsView> Execute(const model::StepBatch& batch) override {
     CheckBatch(batch);
@@ -60,6 +65,9 @@ class FakeExecutor final : public Executor {
   [[nodiscard]] uint64_t BlockChecksum(BlockId block) const override {
     return kv_.BlockChecksum(block);
   }
+
+  // The bytes, so to speak, of its blocks.
+  [[nodiscard]] kv::FakeKv& kv() { return kv_; }
 
   // The logits after `tokens`, computed from the tokens alone.
   static std::vector<float> ReferenceLogits(std::span<const TokenId> tokens, int32_t vocab_size) {

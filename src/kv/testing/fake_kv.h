@@ -41,6 +41,19 @@ class FakeKv {
     }
     return sum;
   }
+  // [block_size_tokens], for those who move blocks.
+  [[nodiscard]] std::span<uint64_t> Block(BlockId block) {
+    const auto size = static_cast<size_t>(block_size_tokens_);
+    return std::span(slots_).subspan(static_cast<size_t>(block) * size, size);
+  }
+  // What the slots of these tokens hold if all of them were computed: [tokens].
+  static std::vector<uint64_t> ReferenceSlots(std::span<const TokenId> tokens) {
+    std::vector<uint64_t> slots;
+    for (size_t p = 0; p < tokens.size(); ++p) {
+      slots.push_back(Value(p == 0 ? 0 : slots.back(), static_cast<int32_t>(p), tokens[p]));
+    }
+    return slots;
+  }
   // What Digest must be for the last of these tokens.
   static uint64_t ReferenceDigest(std::span<const TokenId> tokens) {
     uint64_t value = 0;
