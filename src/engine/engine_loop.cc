@@ -59,7 +59,7 @@ struct EngineLoop::Impl {
       stalled_us.reset();
       if (engine->HasWork()) {
         const StepReport report = engine->Step();
-        if (!report.idle_reason.empty()) {
+        if (!report.idle_reason.empty() && engine->HasWork()) {
           stalled_us = report.idle_us;
         }
         PublishStats();

@@ -15,6 +15,7 @@
 #include <ostream>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 
 #include "base/clock.h"
 #include "base/isa.h"
@@ -22,6 +23,7 @@
 #include "base/thread_pool.h"
 #include "engine/engine.h"
 #include "engine/model_executor.h"
+#include "engine/testing/fake_connector.h"
 #include "model/model.h"
 #include "model/model_source.h"
 #include "model/testing/tiny_model.h"
@@ -318,6 +320,92 @@ TEST_P(Exactness, DroppedSlotsStayDroppedUntilTheirBlocksAreFreed) {
       EXPECT_EQ(RunOne(*engine, request, false).logprobs, whole.logprobs);
     }
   }
+}
+
+// What one engine computed is all that another one loads, in any pieces, while it computes the
+// rest.
+TEST_P(Exactness, OutputsAreTheSameWithKvFromElsewhere) {
+  Rng rng(GetParam().tiny.seed);
+  const std::vector<Request> requests = MakeRequests(rng);
+  const std::vector<Isa> isas = SupportedIsas();
+  const Isa isa = *std::find_if(isas.rbegin(), isas.rend(), [&](Isa candidate) {
+    return ComputeSupported(candidate, GetParam().compute);
+  });
+  model::Model& model = Load(isa, 1, 16);
+  const size_t block_bytes = model.kv_geometry().bytes_per_block();
+  std::unordered_map<kv::ContentKey, std::vector<std::byte>, kv::ContentKeyHash> elsewhere;
+  const auto bytes_of = [&](FakeConnector& connector, BlockId block) {
+    return connector.host.arena.subspan(static_cast<size_t>(block) * block_bytes, block_bytes);
+  };
+  int64_t loaded = 0;
+  for (const bool loads : {false, true}) {
+    FakeConnector connector;
+    connector.on_offer = [&](const kv::SealedBlocks& sealed) {
+      for (const kv::SealedBlock& block : sealed.blocks) {
+        const auto bytes = bytes_of(connector, block.block);
+        elsewhere[block.key.content].assign(bytes.begin(), bytes.end());
+      }
+      return false;
+    };
+    connector.on_claim = [&](FakeConnector::Ticket& ticket, int32_t,
+                             std::span<const kv::BlockRange> missing) {
+      std::vector<kv::BlockRange> claims;
+      for (const kv::BlockRange& range : missing) {
+        for (int32_t i = range.first_block; i < range.end_block() && loads; ++i) {
+          if (elsewhere.contains(ticket.keys[static_cast<size_t>(i)]) && rng.Below(3) != 0) {
+            claims.push_back({i, 1});
+          }
+        }
+      }
+      return claims;
+    };
+    connector.on_yield = [&](FakeConnector::Ticket& ticket, int32_t front) {
+      const auto bytes = bytes_of(connector, ticket.loading.at(front));
+      if (rng.Below(4) == 0) {
+        std::fill(bytes.begin(), bytes.end(), std::byte{0x7F});
+        connector.Fail(ticket, {front, 1});
+      } else {
+        std::ranges::copy(elsewhere.at(ticket.keys[static_cast<size_t>(front)]), bytes.begin());
+        connector.Arrive(ticket, {front, 1});
+      }
+      return kv::kUntilEvent;
+    };
+    connector.on_close = [&](FakeConnector::Ticket& ticket) {
+      while (!ticket.loading.empty()) {
+        connector.Fail(ticket, {ticket.loading.begin()->first, 1});
+      }
+      return nullptr;
+    };
+    const auto executor = ModelExecutor::Create(model, 96).value();
+    EngineOptions options = MakeOptions(model, 96);
+    options.scheduler.chunk_max = loads ? 37 : 1024;
+    options.scheduler.chunk_floor = 1;
+    const ManualClock clock;
+    const auto engine = Engine::Create(options, *executor, clock).value();
+    ASSERT_TRUE(engine->Connect(connector, {}).has_value());
+    std::map<RequestId, Said> said;
+    std::vector<RequestId> ids;
+    for (const Request& request : requests) {
+      ids.push_back(
+          engine->Submit(request, [&](const RequestOutput& output) { said[output.id].Add(output); })
+              .value());
+      (void)engine->cache().EvictAtRandom(rng, 0.9);
+      (void)engine->Step();
+    }
+    while (engine->HasWork()) {
+      (void)engine->Step();
+      engine->cache().CheckInvariant();
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Said expected = RunAlone(model, requests[i]);
+      EXPECT_EQ(said[ids[i]].tokens, expected.tokens) << "request " << i;
+      EXPECT_EQ(said[ids[i]].logprobs, expected.logprobs) << "request " << i;
+      loaded += said[ids[i]].usage.external_blocks;
+    }
+    engine->TakeEvents();
+    ASSERT_EQ(engine->cache().AvailableBlocks(), 96);
+  }
+  EXPECT_GT(loaded, 10);
 }
 
 // An engine whose arena was filled by other kernels finds nothing in it that it may call exact.

@@ -400,7 +400,7 @@ void KvExchangeSoak::RunSeed(uint64_t seed) {
 }
 
 TEST_P(KvExchangeSoak, NothingIsEverWrongOrLost) {
-  for (uint64_t seed = 0; seed < 12 && !HasFailure(); ++seed) {
+  for (uint64_t seed = 0; seed < 20 && !HasFailure(); ++seed) {
     RunSeed(seed);
   }
   // The schedules do reach all corners.

@@ -787,6 +787,30 @@ TEST(KvExchangeLoop, TheConnectorWakesASleepingEngine) {
   EXPECT_FALSE(connector.attached);
 }
 
+TEST(KvExchangeLoop, ALoopThatDrainsEndsWhenTheConnectorEndsTheLastRequest) {
+  FakeExecutor executor({});
+  const SystemClock clock;
+  FakeConnector connector;
+  BoundedQueue<kv::TicketId> asked(10);
+  connector.on_ask = [&](Ticket& ticket) { asked.Push(ticket.request.ticket); };
+  EngineOptions engine_options;
+  engine_options.cache.num_blocks = 64;
+  engine_options.max_answer_wait_us = 3'600'000'000;
+  EngineLoopOptions options;
+  options.connector = &connector;
+  EngineLoop loop(Engine::Create(engine_options, executor, clock).value(), std::move(options));
+  Rng rng(1);
+  const auto outputs = std::make_shared<BoundedQueue<RequestOutput>>(100);
+  ASSERT_TRUE(loop.Submit(Greedy(RandomPrompt(rng, 5 * kBlock), 4),
+                          [outputs](RequestOutput output) { outputs->Push(std::move(output)); })
+                  .has_value());
+  const kv::TicketId ticket = asked.Pop().value();
+  loop.Drain();
+  connector.Push(kv::Failed{ticket, Err(ErrorCode::kUnavailable, "peer gone")});
+  EXPECT_EQ(outputs->Pop().value().finish, FinishReason::kError);
+  loop.Join();
+}
+
 TEST(KvExchangeLoop, ARequestIsLetInWithoutAnAnswer) {
   FakeExecutor executor({});
   const SystemClock clock;

@@ -51,12 +51,10 @@ class FakeConnector final : public kv::Connector {
 
   // Any thread. Queues an event and wakes the engine.
   void Push(kv::ConnectorEvent event) KVIK_EXCLUDES(mutex_) {
-    {
-      MutexLock lock(mutex_);
-      events_.push_back(std::move(event));
-    }
+    MutexLock lock(mutex_);
+    events_.push_back(std::move(event));
     if (host.wake) {
-      host.wake();
+      host.wake();  // under the lock, so that Detach waits for it
     }
   }
   void Arrive(Ticket& ticket, const kv::BlockRange& range, kv::BlockQuality quality = {},
@@ -100,7 +98,7 @@ class FakeConnector final : public kv::Connector {
     tickets.clear();
     host = attached_to;
   }
-  void Detach() override {
+  void Detach() override KVIK_EXCLUDES(mutex_) {
     KVIK_CHECK(attached);
     attached = false;
     for (auto& [id, ticket] : tickets) {
@@ -108,6 +106,7 @@ class FakeConnector final : public kv::Connector {
       ticket.loading.clear();
     }
     held.clear();
+    MutexLock lock(mutex_);
     host = {};
   }
   void Ask(const kv::LoadRequest& request) override {
