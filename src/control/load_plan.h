@@ -87,7 +87,7 @@ struct LoadPlan {
 [[nodiscard]] bool SpeedsMoved(const LoadProblem& planned, double us_per_byte,
                                double compute_factor);
 
-// "computes 1024 tokens, loads 2048 as joint-1.4: ..." is the caller's; this is the part on times.
+// "4 of 8 chunks loaded (0.40 MB): 12.1 ms expected, ..."; which profiles these are the caller knows.
 [[nodiscard]] std::string WhyText(const LoadPlan& plan);
 
 // How the engine's real speed compares with its cost model: a factor on modelled time.
