@@ -87,7 +87,8 @@ struct LoadPlan {
 [[nodiscard]] bool SpeedsMoved(const LoadProblem& planned, double us_per_byte,
                                double compute_factor);
 
-// "4 of 8 chunks loaded (0.40 MB): 12.1 ms expected, ..."; which profiles these are the caller knows.
+// "4 of 8 chunks loaded (0.40 MB): 12.1 ms expected, ..."; which profiles these are the caller
+// knows.
 [[nodiscard]] std::string WhyText(const LoadPlan& plan);
 
 // How the engine's real speed compares with its cost model: a factor on modelled time.
