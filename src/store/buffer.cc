@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/buffer.h"
 
-#include <cstdlib>
 #include <cstring>
 
+#include "store/block_recycler.h"
+
 namespace kvik::store {
-namespace {
-
-constexpr size_t kAlignment = 64;
-
-}  // namespace
-
 bool MemoryAccount::TryAdd(uint64_t size_bytes, uint64_t limit_bytes) {
   uint64_t used = used_bytes_.load(std::memory_order_relaxed);
   do {
@@ -46,23 +41,20 @@ Result<WritableBuffer> WritableBuffer::Allocate(size_t size_bytes) {
 
 Result<WritableBuffer> WritableBuffer::Allocate(size_t size_bytes,
                                                 std::shared_ptr<MemoryAccount> account) {
-  const size_t rounded = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  auto* data = rounded < size_bytes ? nullptr
-                                    : static_cast<std::byte*>(std::aligned_alloc(
-                                          kAlignment, rounded == 0 ? kAlignment : rounded));
-  if (data == nullptr) {
+  const BlockRecycler::Block block = BlockRecycler::OfProcess().Take(size_bytes);
+  if (block.data == nullptr) {
     if (account != nullptr) {
       account->Subtract(size_bytes);
     }
     return Err(ErrorCode::kExhausted, "no memory for an object of %zu bytes", size_bytes);
   }
-  std::shared_ptr<std::byte> owned(data,
-                                   [account = std::move(account), size_bytes](std::byte* memory) {
-                                     std::free(memory);
-                                     if (account != nullptr) {
-                                       account->Subtract(size_bytes);
-                                     }
-                                   });
+  std::shared_ptr<std::byte> owned(
+      block.data, [account = std::move(account), size_bytes, block](std::byte* /*data*/) {
+        BlockRecycler::OfProcess().Give(block);
+        if (account != nullptr) {
+          account->Subtract(size_bytes);
+        }
+      });
   return WritableBuffer(std::move(owned), size_bytes);
 }
 

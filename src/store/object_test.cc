@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "store/block_recycler.h"
 #include "store/buffer.h"
 #include "store/coverage.h"
 #include "store/testing/made_objects.h"
@@ -132,6 +133,30 @@ TEST(Buffer, ChargedTwiceIsTwoAccountsAndOneCopy) {
   EXPECT_EQ(first->used_bytes(), 8U);  // b needs the bytes
   b = Buffer();
   EXPECT_EQ(first->used_bytes() + second->used_bytes(), 0U);
+}
+
+TEST(BlockRecycler, GivesLargeBlocksOutAgainWithinItsLimit) {
+  BlockRecycler recycler(300 << 10);
+  const auto a = recycler.Take(100 << 10);
+  const auto b = recycler.Take(250 << 10);
+  const auto small = recycler.Take(100);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data) % 64, 0U);
+  recycler.Give(a);
+  recycler.Give(small);
+  EXPECT_EQ(recycler.kept_bytes(), a.size_bytes);
+  recycler.Give(b);  // beyond the limit
+  EXPECT_EQ(recycler.kept_bytes(), a.size_bytes);
+  const auto larger = recycler.Take(101 << 10);
+  EXPECT_NE(larger.data, a.data);
+  const auto much_smaller = recycler.Take(64 << 10);  // would waste more than an eighth
+  EXPECT_NE(much_smaller.data, a.data);
+  const auto again = recycler.Take((100 << 10) - 500);
+  EXPECT_EQ(again.data, a.data);
+  EXPECT_EQ(recycler.kept_bytes(), 0U);
+  EXPECT_EQ(recycler.Take(~size_t{0}).data, nullptr);
+  recycler.Give(again);
+  recycler.Give(larger);
+  recycler.Give(much_smaller);
 }
 
 TEST(Coverage, TellsPrefixAndGaps) {
