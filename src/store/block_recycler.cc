@@ -2,6 +2,7 @@
 #include "store/block_recycler.h"
 
 #include <cstdlib>
+#include <iterator>
 
 namespace kvik::store {
 namespace {
@@ -13,8 +14,8 @@ constexpr size_t kOfProcessBytes = size_t{64} << 20;
 }  // namespace
 
 BlockRecycler::~BlockRecycler() {
-  for (const auto& [size_bytes, data] : kept_) {
-    std::free(data);
+  for (const Block& block : kept_) {
+    std::free(block.data);
   }
 }
 
@@ -30,11 +31,12 @@ BlockRecycler::Block BlockRecycler::Take(size_t size_bytes) {
   }
   if (rounded >= kSmallestKept) {
     MutexLock lock(mutex_);
-    const auto fitting = kept_.lower_bound(rounded);
-    if (fitting != kept_.end() && fitting->first <= rounded + rounded / 8) {
-      const Block block{fitting->second, fitting->first};
+    const auto fitting = by_size_.lower_bound(rounded);
+    if (fitting != by_size_.end() && fitting->first <= rounded + rounded / 8) {
+      const Block block = *fitting->second;
       kept_bytes_ -= block.size_bytes;
-      kept_.erase(fitting);
+      kept_.erase(fitting->second);
+      by_size_.erase(fitting);
       return block;
     }
   }
@@ -45,15 +47,30 @@ void BlockRecycler::Give(Block block) {
   if (block.data == nullptr) {
     return;
   }
-  if (block.size_bytes >= kSmallestKept) {
+  if (block.size_bytes < kSmallestKept || block.size_bytes > limit_bytes_) {
+    std::free(block.data);
+    return;
+  }
+  std::list<Block> dropped;
+  {
     MutexLock lock(mutex_);
-    if (kept_bytes_ + block.size_bytes <= limit_bytes_) {
-      kept_.emplace(block.size_bytes, block.data);
-      kept_bytes_ += block.size_bytes;
-      return;
+    kept_.push_back(block);
+    by_size_.emplace(block.size_bytes, std::prev(kept_.end()));
+    kept_bytes_ += block.size_bytes;
+    while (kept_bytes_ > limit_bytes_) {
+      const auto oldest = kept_.begin();
+      auto at = by_size_.lower_bound(oldest->size_bytes);
+      while (at->second != oldest) {
+        ++at;
+      }
+      by_size_.erase(at);
+      kept_bytes_ -= oldest->size_bytes;
+      dropped.splice(dropped.end(), kept_, oldest);
     }
   }
-  std::free(block.data);
+  for (const Block& old : dropped) {
+    std::free(old.data);
+  }
 }
 
 size_t BlockRecycler::kept_bytes() const {

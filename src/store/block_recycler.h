@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <list>
 #include <map>
 
 #include "base/mutex.h"
@@ -15,7 +16,7 @@ namespace kvik::store {
 // Thread-safe.
 class BlockRecycler {
  public:
-  // Keeps at most `limit_bytes`.
+  // Keeps at most `limit_bytes`: those that were let go of last.
   explicit BlockRecycler(size_t limit_bytes) : limit_bytes_(limit_bytes) {}
   ~BlockRecycler();
   BlockRecycler(const BlockRecycler&) = delete;
@@ -35,7 +36,8 @@ class BlockRecycler {
  private:
   const size_t limit_bytes_;
   mutable Mutex mutex_;
-  std::multimap<size_t, std::byte*> kept_ KVIK_GUARDED_BY(mutex_);  // by size
+  std::list<Block> kept_ KVIK_GUARDED_BY(mutex_);  // oldest first
+  std::multimap<size_t, std::list<Block>::iterator> by_size_ KVIK_GUARDED_BY(mutex_);
   size_t kept_bytes_ KVIK_GUARDED_BY(mutex_) = 0;
 };
 

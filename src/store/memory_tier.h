@@ -27,7 +27,7 @@ struct MemoryTierOptions {
   uint64_t budget_bytes = uint64_t{1} << 30;
   // Shares of the budget: a put that would pass the high one evicts down to the low one.
   double high_watermark = 0.98;
-  double low_watermark = 0.95;
+  double low_watermark = 0.97;
   // budget_bytes of it is taken from above.
   CatalogOptions catalog = {};
 };

@@ -144,19 +144,25 @@ TEST(BlockRecycler, GivesLargeBlocksOutAgainWithinItsLimit) {
   recycler.Give(a);
   recycler.Give(small);
   EXPECT_EQ(recycler.kept_bytes(), a.size_bytes);
-  recycler.Give(b);  // beyond the limit
-  EXPECT_EQ(recycler.kept_bytes(), a.size_bytes);
+  recycler.Give(b);  // more than the limit with `a`: the older one goes
+  EXPECT_EQ(recycler.kept_bytes(), b.size_bytes);
+  EXPECT_EQ(recycler.Take(250 << 10).data, b.data);
+  const auto c = recycler.Take(100 << 10);
+  recycler.Give(c);
+  recycler.Give(BlockRecycler::Block());
+  EXPECT_EQ(recycler.kept_bytes(), c.size_bytes);
   const auto larger = recycler.Take(101 << 10);
-  EXPECT_NE(larger.data, a.data);
+  EXPECT_NE(larger.data, c.data);
   const auto much_smaller = recycler.Take(64 << 10);  // would waste more than an eighth
-  EXPECT_NE(much_smaller.data, a.data);
+  EXPECT_NE(much_smaller.data, c.data);
   const auto again = recycler.Take((100 << 10) - 500);
-  EXPECT_EQ(again.data, a.data);
+  EXPECT_EQ(again.data, c.data);
   EXPECT_EQ(recycler.kept_bytes(), 0U);
   EXPECT_EQ(recycler.Take(~size_t{0}).data, nullptr);
   recycler.Give(again);
   recycler.Give(larger);
   recycler.Give(much_smaller);
+  recycler.Give(b);
 }
 
 TEST(Coverage, TellsPrefixAndGaps) {

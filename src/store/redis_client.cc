@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/redis_client.h"
 
+#include <errno.h>
 #include <hiredis/hiredis.h>
-#include <signal.h>
+#include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -13,42 +15,15 @@
 #include <optional>
 #include <utility>
 
+#include "base/format.h"
 #include "base/mutex.h"
 
 namespace kvik::store {
 namespace {
 
 constexpr size_t kSlots = 16384;
-constexpr int kMaxRounds = 6;  // redirections of one command, and the map's own refresh
-
-// hiredis writes with write(2): a peer that is gone would raise SIGPIPE. It is held back while a
-// call runs, and taken when it was ours.
-class NoSigpipe {
- public:
-  NoSigpipe() {
-    sigset_t pending;
-    ::sigpending(&pending);
-    was_pending_ = ::sigismember(&pending, SIGPIPE) != 0;
-    ::sigemptyset(&pipe_);
-    ::sigaddset(&pipe_, SIGPIPE);
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~NoSigpipe() {
-    if (!was_pending_) {
-      const timespec now = {};
-      while (::sigtimedwait(&pipe_, nullptr, &now) > 0) {
-      }
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  NoSigpipe(const NoSigpipe&) = delete;
-  NoSigpipe& operator=(const NoSigpipe&) = delete;
-
- private:
-  sigset_t pipe_ = {};
-  sigset_t before_ = {};
-  bool was_pending_ = false;
-};
+constexpr size_t kMaxIovecs = 512;  // of one sendmsg
+constexpr int kMaxRounds = 6;       // redirections of one command, and the map's own refresh
 
 struct Free {
   void operator()(redisContext* context) const { redisFree(context); }
@@ -56,6 +31,52 @@ struct Free {
 using Connection = std::unique_ptr<redisContext, Free>;
 // The connections of one call, by address.
 using Session = std::map<std::string, Connection>;
+
+// Commands in Redis's protocol: what is small is gathered, what is large stays where it is.
+class Outgoing {
+ public:
+  void Add(const std::vector<RedisArg>& args) {
+    Text(Format("*%zu\r\n", args.size()));
+    for (const RedisArg& arg : args) {
+      Text(Format("$%zu\r\n", arg.size()));
+      for (const std::string_view part : arg.parts) {
+        if (part.size() < kGathered) {
+          Text(part);
+        } else {
+          pieces_.push_back(part);
+          fresh_ = true;
+        }
+      }
+      Text("\r\n");
+    }
+  }
+  // Valid until the next Add.
+  [[nodiscard]] std::vector<iovec> Parts() const {
+    std::vector<iovec> parts;
+    parts.reserve(pieces_.size() + texts_.size());
+    size_t text = 0;
+    for (const std::string_view piece : pieces_) {
+      const std::string_view bytes =
+          piece.data() == nullptr ? std::string_view(texts_[text++]) : piece;
+      parts.push_back({const_cast<char*>(bytes.data()), bytes.size()});
+    }
+    return parts;
+  }
+
+ private:
+  static constexpr size_t kGathered = 16384;
+  void Text(std::string_view text) {
+    if (fresh_) {
+      pieces_.emplace_back();  // stands for the next of texts_
+      texts_.emplace_back();
+      fresh_ = false;
+    }
+    texts_.back().append(text);
+  }
+  std::vector<std::string_view> pieces_;
+  std::vector<std::string> texts_;
+  bool fresh_ = true;  // the next text begins a piece of its own
+};
 
 const redisReply* Raw(const std::shared_ptr<void>& raw) {
   return static_cast<const redisReply*>(raw.get());
@@ -271,11 +292,11 @@ struct RedisClient::State {
 
   // A command of the connection itself, whose answer must not be an error.
   Result<std::shared_ptr<void>> Say(Session& session, const std::string& address,
-                                    const std::vector<std::string_view>& args, int64_t deadline_us)
+                                    const std::vector<RedisArg>& args, int64_t deadline_us)
       KVIK_EXCLUDES(mutex) {
-    if (!Append(session, address, args)) {
-      return Drop(session, address);
-    }
+    Outgoing out;
+    out.Add(args);
+    KVIK_TRY(Send(session, address, out, deadline_us));
     KVIK_ASSIGN(std::shared_ptr<void> reply, Receive(session, address, deadline_us));
     if (Raw(reply)->type == REDIS_REPLY_ERROR) {
       return ErrorOfReply({Raw(reply)->str, static_cast<size_t>(Raw(reply)->len)});
@@ -283,16 +304,45 @@ struct RedisClient::State {
     return reply;
   }
 
-  static bool Append(Session& session, const std::string& address,
-                     const std::vector<std::string_view>& args) {
-    std::vector<const char*> data;
-    std::vector<size_t> sizes;
-    for (const std::string_view arg : args) {
-      data.push_back(arg.data());
-      sizes.push_back(arg.size());
+  // Everything of `out`, before anybody waits for an answer.
+  Result<void> Send(Session& session, const std::string& address, const Outgoing& out,
+                    int64_t deadline_us) KVIK_EXCLUDES(mutex) {
+    std::vector<iovec> parts = out.Parts();
+    size_t first = 0;
+    while (first < parts.size()) {
+      const int64_t left_us = deadline_us - clock.NowMicros();
+      if (left_us <= 0) {
+        session.erase(address);  // half a command may be out
+        return Err(ErrorCode::kTimeout, "the deadline of a call to redis passed");
+      }
+      redisContext* context = session[address].get();
+      if (redisSetTimeout(context, TimevalOf(left_us)) != REDIS_OK) {
+        return Drop(session, address);
+      }
+      msghdr message = {};
+      message.msg_iov = parts.data() + first;
+      message.msg_iovlen = std::min<size_t>(parts.size() - first, kMaxIovecs);
+      ssize_t sent = ::sendmsg(context->fd, &message, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) {
+        continue;
+      }
+      if (sent < 0) {
+        const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
+        const std::string why = std::strerror(errno);
+        session.erase(address);
+        Failed(address);
+        return late ? Err(ErrorCode::kTimeout, "redis %s takes nothing in time", address.c_str())
+                    : Err(ErrorCode::kUnavailable, "redis %s: %s", address.c_str(), why.c_str());
+      }
+      for (; first < parts.size() && static_cast<size_t>(sent) >= parts[first].iov_len; ++first) {
+        sent -= static_cast<ssize_t>(parts[first].iov_len);
+      }
+      if (sent > 0) {
+        parts[first].iov_base = static_cast<char*>(parts[first].iov_base) + sent;
+        parts[first].iov_len -= static_cast<size_t>(sent);
+      }
     }
-    return redisAppendCommandArgv(session[address].get(), static_cast<int>(args.size()),
-                                  data.data(), sizes.data()) == REDIS_OK;
+    return {};
   }
 
   Result<void> Connect(Session& session, const std::string& address, int64_t deadline_us)
@@ -328,7 +378,7 @@ struct RedisClient::State {
     }
     session[address]->reader->maxbuf = 0;  // keeps its buffer: values are large
     if (!url.password.empty()) {
-      std::vector<std::string_view> auth = {"AUTH"};
+      std::vector<RedisArg> auth = {"AUTH"};
       if (!url.user.empty()) {
         auth.emplace_back(url.user);
       }
@@ -363,8 +413,10 @@ struct RedisClient::State {
         last = connected.error();
         continue;
       }
-      if (!Append(session, address, {"CLUSTER", "SLOTS"})) {
-        last = Drop(session, address);
+      Outgoing out;
+      out.Add({"CLUSTER", "SLOTS"});
+      if (auto sent = Send(session, address, out, deadline_us); !sent) {
+        last = sent.error();
         continue;
       }
       auto reply = Receive(session, address, deadline_us);
@@ -430,17 +482,15 @@ struct RedisClient::State {
     std::map<std::string, Error> unreached;
     for (const auto& [address, list] : by_node) {
       auto sent = Connect(session, address, deadline_us);
-      for (const Pending& command : list) {
-        if (!sent) {
-          break;
-        }
-        if ((command.asking && !Append(session, address, {"ASKING"})) ||
-            !Append(session, address, commands[command.index].args)) {
-          sent = Drop(session, address);
-        }
-      }
       if (sent) {
-        sent = Flush(session, address, deadline_us);
+        Outgoing out;
+        for (const Pending& command : list) {
+          if (command.asking) {
+            out.Add({"ASKING"});
+          }
+          out.Add(commands[command.index].args);
+        }
+        sent = Send(session, address, out, deadline_us);
       }
       if (!sent) {
         unreached.emplace(address, sent.error());
@@ -483,24 +533,6 @@ struct RedisClient::State {
       }
     }
     return again;
-  }
-
-  // Gets the batch on its way before answers of other nodes are waited for.
-  Result<void> Flush(Session& session, const std::string& address, int64_t deadline_us)
-      KVIK_EXCLUDES(mutex) {
-    for (int done = 0; done == 0;) {
-      const int64_t left_us = deadline_us - clock.NowMicros();
-      if (left_us <= 0) {
-        session.erase(address);
-        return Err(ErrorCode::kTimeout, "the deadline of a call to redis passed");
-      }
-      redisContext* context = session[address].get();
-      if (redisSetTimeout(context, TimevalOf(left_us)) != REDIS_OK ||
-          redisBufferWrite(context, &done) != REDIS_OK) {
-        return Drop(session, address);
-      }
-    }
-    return {};
   }
 
   // "MOVED slot host:port", "ASK slot host:port".
@@ -562,7 +594,6 @@ RedisClient::~RedisClient() = default;
 
 std::vector<Result<RedisReply>> RedisClient::Run(std::span<const RedisCommand> commands,
                                                  int64_t deadline_us) {
-  const NoSigpipe no_sigpipe;
   const int64_t end_us = state_->EndOf(deadline_us);
   Session session = state_->TakeSession();
   std::vector<std::optional<Result<RedisReply>>> results(commands.size());
@@ -595,7 +626,6 @@ std::vector<Result<RedisReply>> RedisClient::Run(std::span<const RedisCommand> c
 
 Result<std::vector<RedisReply>> RedisClient::RunOnAll(
     const std::vector<std::vector<std::string>>& args_of, int64_t deadline_us) {
-  const NoSigpipe no_sigpipe;
   const int64_t end_us = state_->EndOf(deadline_us);
   Session session = state_->TakeSession();
   std::vector<std::string> primaries;
@@ -612,7 +642,7 @@ Result<std::vector<RedisReply>> RedisClient::RunOnAll(
   std::vector<RedisReply> replies;
   for (size_t i = 0; i < primaries.size(); ++i) {
     KVIK_TRY(state_->Connect(session, primaries[i], end_us));
-    const std::vector<std::string_view> args(args_of[i].begin(), args_of[i].end());
+    const std::vector<RedisArg> args(args_of[i].begin(), args_of[i].end());
     KVIK_ASSIGN(auto reply, state_->Say(session, primaries[i], args, end_us));
     replies.emplace_back(std::move(reply));
   }
@@ -621,7 +651,6 @@ Result<std::vector<RedisReply>> RedisClient::RunOnAll(
 }
 
 Result<size_t> RedisClient::CountPrimaries(int64_t deadline_us) {
-  const NoSigpipe no_sigpipe;
   Session session = state_->TakeSession();
   const auto mapped = state_->RefreshMap(session, state_->EndOf(deadline_us));
   state_->GiveBack(std::move(session));

@@ -7,6 +7,7 @@
 // timeout over and over. Thread-safe: each call has connections of its own, which are kept.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -49,9 +50,21 @@ class RedisReply {
   std::shared_ptr<void> raw_;
 };
 
+// An argument, in up to three parts that are sent one after the other without being copied
+// together.
+struct RedisArg {
+  RedisArg(std::string_view text) : parts{text, {}, {}} {}                 // NOLINT
+  RedisArg(const std::string& text) : RedisArg(std::string_view(text)) {}  // NOLINT
+  RedisArg(const char* text) : RedisArg(std::string_view(text)) {}         // NOLINT
+  RedisArg(std::string_view a, std::string_view b, std::string_view c) : parts{a, b, c} {}
+  [[nodiscard]] size_t size() const { return parts[0].size() + parts[1].size() + parts[2].size(); }
+  std::array<std::string_view, 3> parts;
+};
+
+// All borrowed until Run returns.
 struct RedisCommand {
-  std::vector<std::string_view> args;  // args[0] is the command's name
-  std::string_view key;                // decides where it goes
+  std::vector<RedisArg> args;  // args[0] is the command's name
+  std::string_view key;        // decides where it goes
 };
 
 class RedisClient {

@@ -301,7 +301,7 @@ std::vector<Result<void>> RedisTier::Put(std::span<const Object> objects, int64_
   struct Item {
     explicit Item(const ObjectKey& key) : names(key) {}
     Names names;
-    std::string value;
+    std::string front;  // header and description; the bytes follow
     std::string entry;
     std::string ttl_ms;
     size_t first_command = 0;
@@ -332,19 +332,19 @@ std::vector<Result<void>> RedisTier::Put(std::span<const Object> objects, int64_
     header.meta_bytes = static_cast<uint32_t>(description.size());
     header.crc = Crc32c(payload, Crc32c(description));
     header.payload_bytes = payload.size();
-    item.value.reserve(sizeof header + description.size() + payload.size());
-    item.value.append(reinterpret_cast<const char*>(&header), sizeof header);
-    item.value.append(View(description));
-    item.value.append(reinterpret_cast<const char*>(payload.data()), payload.size());
+    item.front.append(reinterpret_cast<const char*>(&header), sizeof header);
+    item.front.append(View(description));
+    const RedisArg value(item.front,
+                         {reinterpret_cast<const char*>(payload.data()), payload.size()}, {});
     item.entry = IndexEntry(meta, payload.size());
     item.first_command = commands.size();
     const int64_t ttl_us = meta.ttl_us > 0 ? meta.ttl_us : state_->options.default_ttl_us;
     const Names& names = item.names;
     if (ttl_us > 0) {
       item.ttl_ms = std::to_string(std::max<int64_t>(1, ttl_us / 1000));
-      commands.push_back({{"SET", names.value, item.value, "NX", "PX", item.ttl_ms}, names.value});
+      commands.push_back({{"SET", names.value, value, "NX", "PX", item.ttl_ms}, names.value});
     } else {
-      commands.push_back({{"SET", names.value, item.value, "NX"}, names.value});
+      commands.push_back({{"SET", names.value, value, "NX"}, names.value});
     }
     commands.push_back({{"HSET", names.index, names.field, item.entry}, names.index});
   }
