@@ -36,8 +36,7 @@ TEST(MachinePeak, CountsBytesRead) {
   ThreadPool pool(1);
   const Result<ReadProbe> probe = ReadProbe::Create();
   ASSERT_TRUE(probe.has_value());
-  EXPECT_DOUBLE_EQ(probe->PassGbps(clock, SupportedIsas().back(), pool),
-                   268435456 / 5000.0 * 1e-3);
+  EXPECT_DOUBLE_EQ(probe->PassGbps(clock, SupportedIsas().back(), pool), 268435456 / 5000.0 * 1e-3);
 }
 
 }  // namespace

@@ -107,7 +107,8 @@ Trace TraceOf(const LoadPlan& plan, std::span<const double> starts_s, int32_t bl
       if (c > 0) {
         // A pause counts from the answer, but no call comes before its own time.
         const int64_t not_before_us = start_us + std::llround(call.not_before_s * 1e6);
-        const int64_t next_us = std::max<int64_t>(at_us + std::llround(call.gap_s * 1e6), not_before_us);
+        const int64_t next_us =
+            std::max<int64_t>(at_us + std::llround(call.gap_s * 1e6), not_before_us);
         request.gap_us = next_us - at_us;
         at_us = next_us;
       }
