@@ -225,7 +225,7 @@ Result<void> PartCodec::Encode(const KvRows& rows, std::span<const HeadGroup> gr
         ReplaceTakenOut(tile.Head(h).data(), static_cast<size_t>(num_rows), dim, limit);
       }
       const TileContext context = Context(rows.layer, group, rows.prompt_tokens, workspace);
-      const Result<void> done = EncodeGroup(context, workspace, writer);
+      Result<void> done = EncodeGroup(context, workspace, writer);
       if (!done && done.error().code != ErrorCode::kUnsupported) {
         return done;
       }

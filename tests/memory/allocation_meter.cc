@@ -64,11 +64,14 @@ namespace {
 
 extern "C" {
 
+// glibc's own, under the names it gives them.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t n, size_t bytes);
 void* __libc_realloc(void* at, size_t bytes);
 void* __libc_memalign(size_t alignment, size_t bytes);
 void __libc_free(void* at);
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 static void* Taken(void* at, size_t wanted) {
   if (at == nullptr) {
