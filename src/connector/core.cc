@@ -315,7 +315,9 @@ void Core::OnFound(const TicketPtr& ticket, size_t source,
     }
     if (ticket->answers_missing == 0) {
       counters_.found_blocks += FoundBlocks(*ticket);
-      events_->Push(kv::Answered{ticket->id});
+      if (!ticket->failed) {
+        events_->Push(kv::Answered{ticket->id});
+      }
     }
   }
   if (storer_ != nullptr) {

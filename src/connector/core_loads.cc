@@ -421,6 +421,7 @@ std::shared_ptr<const kv::TransferReport> Core::Close(kv::TicketId id, const kv:
     tickets_.erase(it);
     --counters_.open_tickets;
     ticket->closed = true;
+    events_->Forget(id);
     ticket->planned.clear();
     for (const LoadJobPtr& job : ticket->waiting) {
       NotComing(*ticket, job->wanted, kv::LoadEnd::kGivenUp);

@@ -46,6 +46,16 @@ void EventQueue::PushReleased(BlockId block) {
   }
 }
 
+void EventQueue::Forget(kv::TicketId ticket) {
+  MutexLock lock(mutex_);
+  std::erase_if(events_, [ticket](const kv::ConnectorEvent& event) {
+    const auto* const answered = std::get_if<kv::Answered>(&event);
+    const auto* const failed = std::get_if<kv::Failed>(&event);
+    return (answered != nullptr && answered->ticket == ticket) ||
+           (failed != nullptr && failed->ticket == ticket);
+  });
+}
+
 std::vector<kv::ConnectorEvent> EventQueue::Take() {
   MutexLock lock(mutex_);
   return std::exchange(events_, {});

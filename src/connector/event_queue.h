@@ -26,6 +26,8 @@ class EventQueue {
   void Push(kv::ConnectorEvent event) KVIK_EXCLUDES(mutex_);
   // Appends to the last event if that is a Released, too.
   void PushReleased(BlockId block) KVIK_EXCLUDES(mutex_);
+  // Drops what is queued for a ticket but its confirmations: Answered and Failed.
+  void Forget(kv::TicketId ticket) KVIK_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<kv::ConnectorEvent> Take() KVIK_EXCLUDES(mutex_);
   // Blocks that PushReleased was called for, since the start.
   [[nodiscard]] int64_t released() const KVIK_EXCLUDES(mutex_);

@@ -121,9 +121,7 @@ class Chooser {
     if (!live.empty()) {
       // Without a controller: what every reader can use.
       const CodecProfile& profile = chosen != nullptr ? *chosen : profiles_.lossless();
-      for (const transfer::FoundObject* found : live) {
-        CutLive(index, *found, profile, out);
-      }
+      CutLive(index, live, profile, out);
     }
     std::stable_partition(stored.begin(), stored.end(), [&](const LoadCandidate& candidate) {
       return candidate.profile == chosen;
@@ -164,42 +162,50 @@ class Chooser {
     out.push_back(candidate);
   }
 
-  // A run of live blocks holds every chunk of `profile` that lies within it.
-  void CutLive(size_t index, const transfer::FoundObject& found, const CodecProfile& profile,
-               std::vector<LoadCandidate>& out) const {
-    const kv::BlockRange run = RangeOf(found);
-    const ChunkLayout layout = ChunkLayout::Of(profile.chunk_tokens, rules_.block_size_tokens);
-    // What was approximated before is not approximated again.
-    if (profile.lossy && found.info.quality.fidelity == kv::Fidelity::kLossy) {
-      return;
-    }
-    const kv::BlockQuality quality =
-        WorseOf(found.info.quality, sources_[index]->QualityOf(true, profile, facts_.workload));
-    if (!facts_.quality.Accepts(quality)) {
-      return;
-    }
-    for (int32_t at = run.first_block; at < run.end_block();) {
-      const kv::BlockRange chunk = layout.ChunkOf(at, facts_.num_loadable);
-      const int32_t end = std::min(chunk.end_block(), run.end_block());
-      at = chunk.end_block();
-      if (chunk.first_block < run.first_block) {
-        continue;  // its beginning is not there
+  // Runs of live blocks hold every chunk of `profile` that lies within them; a chunk may begin with
+  // blocks that are there and end with some that are being computed.
+  void CutLive(size_t index, const std::vector<const transfer::FoundObject*>& runs,
+               const CodecProfile& profile, std::vector<LoadCandidate>& out) const {
+    std::vector<const transfer::FoundObject*> at(static_cast<size_t>(facts_.num_loadable));
+    for (const transfer::FoundObject* run : runs) {
+      // What was approximated before is not approximated again.
+      if (profile.lossy && run->info.quality.fidelity == kv::Fidelity::kLossy) {
+        continue;
       }
+      const kv::BlockRange range = RangeOf(*run);
+      std::fill_n(at.begin() + range.first_block, range.num_blocks, run);
+    }
+    const ChunkLayout layout = ChunkLayout::Of(profile.chunk_tokens, rules_.block_size_tokens);
+    const kv::BlockQuality of_profile = sources_[index]->QualityOf(true, profile, facts_.workload);
+    for (int32_t first = 0; first < facts_.num_loadable; first += layout.chunk_blocks) {
       LoadCandidate candidate;
       candidate.source = index;
       candidate.profile = &profile;
       candidate.live = true;
-      candidate.object = {chunk.first_block, end - chunk.first_block};
+      candidate.object = {first, 0};
+      while (candidate.object.num_blocks < layout.chunk_blocks &&
+             candidate.object.end_block() < facts_.num_loadable &&
+             at[static_cast<size_t>(candidate.object.end_block())] != nullptr) {
+        ++candidate.object.num_blocks;
+      }
       candidate.wanted = MissingIn(candidate.object, missing_);
       if (candidate.wanted.num_blocks == 0) {
         continue;
       }
       // Nothing behind the last missing block is sent.
-      candidate.object.num_blocks = candidate.wanted.end_block() - candidate.object.first_block;
+      candidate.object.num_blocks = candidate.wanted.end_block() - first;
+      candidate.quality = of_profile;
+      for (int32_t block = first; block < candidate.object.end_block(); ++block) {
+        const kv::ObjectInfo& info = at[static_cast<size_t>(block)]->info;
+        candidate.quality = WorseOf(candidate.quality, info.quality);
+        candidate.ready_in_us =
+            std::max(candidate.ready_in_us, static_cast<double>(info.ready_in_us));
+      }
+      if (!facts_.quality.Accepts(candidate.quality)) {
+        continue;
+      }
       const auto last = static_cast<size_t>(candidate.object.end_block() - 1);
       candidate.key = {{facts_.keys[last], facts_.numerics}, profile.hash};
-      candidate.quality = quality;
-      candidate.ready_in_us = static_cast<double>(found.info.ready_in_us);
       Price(candidate);
       out.push_back(candidate);
     }

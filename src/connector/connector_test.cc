@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "connector/connector.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "codec/testing/made_kv.h"
+#include "connector/testing/map_source.h"
+#include "connector/testing/toy_engine.h"
+
+namespace kvik::connector {
+namespace {
+
+using testing::MapSource;
+using testing::ToyEngine;
+using testing::ToyGeometry;
+using testing::ToyKeys;
+using testing::ToyRequest;
+
+std::shared_ptr<const ProfileSet> ToyProfiles(int32_t chunk_tokens = 64) {
+  const kv::KvGeometry geometry = ToyGeometry();
+  const codec::ModelFacts model =
+      codec::testing::MadeModel(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim);
+  auto profiles = ProfileSet::Create(model, nullptr, chunk_tokens, Isa::kScalar);
+  KVIK_CHECK(profiles.has_value(), "%s", profiles.error().message.c_str());
+  return std::move(profiles).value();
+}
+
+// A connector whose every step is driven by hand.
+struct Rig {
+  explicit Rig(ConnectorOptions options = {}, int32_t num_blocks = 256, uint64_t seed = 1)
+      : source(std::make_shared<MapSource>("map", clock, seed)) {
+    options.io_threads = 0;
+    // Computing is dear, so that loading is worth it.
+    options.compute.token_us = 1000;
+    ConnectorParts parts;
+    parts.clock = &clock;
+    parts.profiles = ToyProfiles();
+    parts.sources = {source};
+    parts.targets = {source};
+    auto made = Connector::Create(std::move(options), std::move(parts));
+    KVIK_CHECK(made.has_value(), "%s", made.error().message.c_str());
+    connector = std::move(made).value();
+    engine = std::make_unique<ToyEngine>(*connector, clock, num_blocks, seed);
+  }
+  ~Rig() { connector->Detach(); }
+
+  // Everything that happens at this moment.
+  void Settle() {
+    bool any = true;
+    while (any) {
+      any = source->RunDue();
+      while (connector->RunDue()) {
+        any = true;
+      }
+    }
+  }
+  void Tick(int64_t us = 1000) {
+    Settle();
+    engine->Step();
+    Settle();
+    clock.Advance(us);
+  }
+  // Until every request is over and everything is let go.
+  void Drain() {
+    for (int i = 0; i < 100000; ++i) {
+      Tick(10'000);
+      if (engine->idle() && engine->held() == 0) {
+        return;
+      }
+    }
+    FAIL() << engine->open_requests() << " requests are open, " << engine->held()
+           << " blocks are held";
+  }
+
+  ManualClock clock{1'000'000};
+  std::shared_ptr<MapSource> source;
+  std::unique_ptr<Connector> connector;
+  std::unique_ptr<ToyEngine> engine;
+};
+
+ToyRequest RequestOf(std::vector<uint64_t> choices, kv::MinQuality quality = {}) {
+  ToyRequest request;
+  request.keys = ToyKeys(choices);
+  request.num_tokens = static_cast<int32_t>(request.keys.size()) * 16 + 3;
+  request.quality = quality;
+  return request;
+}
+
+std::vector<uint64_t> Prompt(uint64_t id, size_t blocks) {
+  std::vector<uint64_t> choices(blocks);
+  for (size_t i = 0; i < blocks; ++i) {
+    choices[i] = id * 1000 + i;
+  }
+  return choices;
+}
+
+TEST(ConnectorTest, StoresWhatIsNewAndLoadsItAgain) {
+  Rig rig;
+  rig.engine->Submit(RequestOf(Prompt(1, 10)));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 10);
+  // Chunks of four blocks and a tail of two.
+  EXPECT_EQ(rig.source->objects().size(), 3U);
+  const ConnectorCounters stored = rig.connector->counters();
+  EXPECT_EQ(stored.stored_objects, 3);
+  EXPECT_EQ(stored.held_blocks, 0);
+
+  rig.engine->Evict(100);
+  rig.engine->Submit(RequestOf(Prompt(1, 10)));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 10);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 10);
+  const ConnectorCounters counters = rig.connector->counters();
+  EXPECT_EQ(counters.loads, 3);
+  EXPECT_EQ(counters.failed_loads, 0);
+  EXPECT_EQ(counters.loading_blocks, 0);
+  EXPECT_EQ(counters.open_tickets, 0);
+  EXPECT_EQ(counters.loaded_raw_bytes, 10 * ToyGeometry().bytes_per_block());
+  const auto& report = rig.engine->reports.back();
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->profile, "lossless");
+  EXPECT_EQ(report->wire_bytes, static_cast<int64_t>(counters.loaded_wire_bytes));
+  EXPECT_EQ(report->raw_bytes, static_cast<int64_t>(counters.loaded_raw_bytes));
+  EXPECT_FALSE(report->why.empty());
+}
+
+TEST(ConnectorTest, ALongerPromptLoadsWhatItShares) {
+  Rig rig;
+  rig.engine->Submit(RequestOf(Prompt(1, 8)));
+  rig.Drain();
+  rig.engine->Evict(100);
+  std::vector<uint64_t> longer = Prompt(1, 8);
+  longer.insert(longer.end(), {7, 7, 7, 7});
+  rig.engine->Submit(RequestOf(longer));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 8);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 8 + 4);
+  rig.engine->CheckIdle();
+}
+
+// Its blocks were resident, so only the later ones are offered: the engine is asked for the others.
+TEST(ConnectorTest, AChunkIsCompletedWithResidentBlocks) {
+  Rig rig;
+  rig.engine->Submit(RequestOf(Prompt(1, 2)));
+  rig.Drain();
+  EXPECT_EQ(rig.source->objects().size(), 1U);
+  std::vector<uint64_t> longer = Prompt(1, 4);
+  rig.engine->Submit(RequestOf(longer));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 4);
+  ASSERT_EQ(rig.source->objects().size(), 2U);
+  rig.engine->Evict(100);
+  rig.engine->Submit(RequestOf(longer));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 4);
+}
+
+TEST(ConnectorTest, ALossyProfileServesOnlyThoseWhoAcceptIt) {
+  ConnectorOptions options;
+  options.kv_profile = "quarot-4";
+  Rig rig(options);
+  rig.engine->Submit(RequestOf(Prompt(1, 8)));
+  rig.Drain();
+  ASSERT_EQ(rig.source->objects().size(), 2U);
+  rig.engine->Evict(100);
+  rig.engine->Submit(RequestOf(Prompt(1, 8)));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 0) << "an exact request read lossy KV";
+  rig.engine->Evict(100);
+  rig.engine->Submit(RequestOf(Prompt(1, 8), {.allow_lossy = true, .q_min = 0.5F}));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 0) << "its quality was never measured";
+  rig.engine->Evict(100);
+  rig.engine->Submit(RequestOf(Prompt(1, 8), {.allow_lossy = true, .q_min = 0.0F}));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.lossy_arrived_blocks, 8);
+
+  // What is computed behind approximated blocks is not approximated on top.
+  const size_t before = rig.source->objects().size();
+  rig.engine->Evict(100);
+  std::vector<uint64_t> longer = Prompt(1, 8);
+  longer.insert(longer.end(), {3, 3, 3, 3});
+  rig.engine->Submit(RequestOf(longer, {.allow_lossy = true, .q_min = 0.0F}));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.lossy_arrived_blocks, 16);
+  EXPECT_EQ(rig.source->objects().size(), before);
+}
+
+TEST(ConnectorTest, DamageIsAMissAndTheObjectGoes) {
+  Rig rig;
+  rig.engine->Submit(RequestOf(Prompt(1, 4)));
+  rig.Drain();
+  rig.engine->Evict(100);
+  rig.source->faults.get_flipped = 1;
+  rig.engine->Submit(RequestOf(Prompt(1, 4)));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 0);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 8);
+  const ConnectorCounters counters = rig.connector->counters();
+  EXPECT_EQ(counters.damaged_objects, 1);
+  EXPECT_EQ(counters.failed_blocks, 4);
+  EXPECT_EQ(rig.source->discards, 1);
+}
+
+TEST(ConnectorTest, WhatDoesNotComeInTimeIsComputed) {
+  ConnectorOptions options;
+  options.load_timeout_us = 300'000;
+  Rig rig(options);
+  rig.engine->Submit(RequestOf(Prompt(1, 4)));
+  rig.Drain();
+  rig.engine->Evict(100);
+  rig.source->faults.get_silence = 1;
+  rig.engine->Submit(RequestOf(Prompt(1, 4)));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 8);
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 0);
+  EXPECT_EQ(rig.engine->stats.not_coming_blocks, 4);
+}
+
+TEST(ConnectorTest, ASourceThatDoesNotAnswerHoldsNobodyUp) {
+  Rig rig;
+  rig.source->faults.lookup_silence = 1;
+  const int64_t begin = rig.clock.NowMicros();
+  rig.engine->Submit(RequestOf(Prompt(1, 4)));
+  rig.Drain();
+  EXPECT_LE(rig.clock.NowMicros() - begin, 500'000);
+  EXPECT_EQ(rig.engine->stats.finished, 1);
+  EXPECT_EQ(rig.connector->counters().lookup_failures, 1);
+}
+
+TEST(ConnectorTest, ACloseStopsLoadsAndEveryBlockIsConfirmed) {
+  Rig rig;
+  rig.engine->Submit(RequestOf(Prompt(1, 40)));
+  rig.Drain();
+  rig.engine->Evict(100);
+  rig.source->faults.longest_delay_us = 100'000;
+  const kv::TicketId ticket = rig.engine->Submit(RequestOf(Prompt(1, 40)));
+  for (int i = 0; i < 120; ++i) {
+    rig.Tick();
+  }
+  EXPECT_GT(rig.connector->counters().loading_blocks, 0);
+  rig.engine->Abort(ticket);
+  rig.Settle();
+  rig.engine->Step();
+  EXPECT_TRUE(rig.engine->idle());
+  EXPECT_EQ(rig.connector->counters().loading_blocks, 0);
+  rig.engine->CheckIdle();
+}
+
+TEST(ConnectorTest, DetachLeavesNothingBehind) {
+  Rig rig;
+  rig.engine->Submit(RequestOf(Prompt(1, 40)));
+  rig.Drain();
+  rig.engine->Evict(100);
+  rig.source->faults.longest_delay_us = 100'000;
+  rig.engine->Submit(RequestOf(Prompt(1, 40)));
+  for (int i = 0; i < 50; ++i) {
+    rig.Tick();
+  }
+  rig.connector->Detach();
+  EXPECT_TRUE(rig.connector->Poll().empty());
+  // What the source still says falls on deaf ears.
+  rig.clock.Advance(10'000'000);
+  rig.source->RunDue();
+  EXPECT_TRUE(rig.connector->Poll().empty());
+}
+
+TEST(ConnectorTest, AnUnknownProfileIsRefusedByName) {
+  ManualClock clock;
+  ConnectorOptions options;
+  options.kv_profile = "no-such-thing";
+  ConnectorParts parts;
+  parts.clock = &clock;
+  parts.profiles = ToyProfiles();
+  auto made = Connector::Create(options, std::move(parts));
+  ASSERT_FALSE(made.has_value());
+  EXPECT_THAT(made.error().message, ::testing::HasSubstr("no-such-thing"));
+  EXPECT_THAT(made.error().message, ::testing::HasSubstr("lossless"));
+  EXPECT_TRUE(CheckQuality(*ToyProfiles(), "lossless", {}).has_value());
+  EXPECT_TRUE(CheckQuality(*ToyProfiles(), kAdaptive, {}).has_value());
+  EXPECT_FALSE(CheckQuality(*ToyProfiles(), "quarot-4", {}).has_value());
+}
+
+// Many requests that share beginnings, with everything going wrong: no wrong byte is accepted,
+// every block of a Load is confirmed once, every reference comes back (all checked by the engine).
+TEST(ConnectorTest, AnythingMayGoWrong) {
+  for (const uint64_t seed : {1, 2, 3, 4}) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    ConnectorOptions options;
+    options.load_timeout_us = 400'000;
+    options.max_loads_in_flight = static_cast<int32_t>(1 + rng.Below(4));
+    options.store_profiles = {"lossless", "quarot-4", "raw"};
+    options.seed = seed;
+    Rig rig(options, /*num_blocks=*/96, seed);
+    rig.source->faults = {.lookup_error = 0.1,
+                          .lookup_silence = 0.05,
+                          .lookup_lies = 0.1,
+                          .get_error = 0.1,
+                          .get_silence = 0.05,
+                          .get_truncated = 0.1,
+                          .get_flipped = 0.1,
+                          .get_swapped = 0.1,
+                          .put_error = 0.1,
+                          .longest_delay_us = 50'000};
+    int submitted = 0;
+    for (int step = 0; step < 3000; ++step) {
+      if (rig.engine->open_requests() < 5 && rng.Below(10) == 0) {
+        std::vector<uint64_t> choices;
+        const size_t blocks = 1 + rng.Below(14);
+        for (size_t i = 0; i < blocks; ++i) {
+          choices.push_back(rng.Below(i < 4 ? 2 : 3));
+        }
+        ToyRequest request = RequestOf(choices);
+        request.num_tokens -= static_cast<int32_t>(rng.Below(4));  // 0: the last block is no load
+        if (rng.Below(3) == 0) {
+          request.quality = {.allow_lossy = true, .q_min = 0.0F};
+        }
+        rig.engine->Submit(std::move(request));
+        ++submitted;
+      }
+      if (rng.Below(40) == 0) {
+        const auto tickets = rig.engine->tickets();
+        if (!tickets.empty()) {
+          rig.engine->Abort(tickets[rng.Below(tickets.size())]);
+        }
+      }
+      if (rng.Below(20) == 0) {
+        rig.engine->Evict(rng.Below(40));
+      }
+      if (rng.Below(100) == 0) {
+        rig.connector->NeedRoom(static_cast<int32_t>(rng.Below(10)));
+      }
+      rig.Tick(static_cast<int64_t>(rng.Below(5000)));
+    }
+    rig.Drain();
+    rig.engine->CheckIdle();
+    const ConnectorCounters counters = rig.connector->counters();
+    EXPECT_EQ(counters.loading_blocks, 0);
+    EXPECT_EQ(counters.open_tickets, 0);
+    EXPECT_EQ(counters.held_blocks, 0);
+    EXPECT_EQ(counters.arrived_blocks, rig.engine->stats.arrived_blocks);
+    EXPECT_EQ(counters.given_up_blocks + counters.late_blocks + counters.failed_blocks,
+              rig.engine->stats.not_coming_blocks);
+    EXPECT_GT(submitted, 100);
+    EXPECT_GT(counters.arrived_blocks, 50);
+    EXPECT_GT(counters.failed_blocks, 10);
+    EXPECT_GT(counters.damaged_objects, 3);
+    EXPECT_GT(counters.stored_objects, 20);
+  }
+}
+
+}  // namespace
+}  // namespace kvik::connector

@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two engines and a pool, each with its connector, over the real protocol on a loopback: KV that is
+// handed over is the same bit for bit, and whatever breaks on the way is computed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "codec/testing/made_kv.h"
+#include "connector/connector.h"
+#include "connector/testing/toy_engine.h"
+#include "store/store.h"
+#include "transfer/loopback.h"
+#include "transfer/testing/manual_network.h"
+
+namespace kvik::connector {
+namespace {
+
+using testing::ToyBytes;
+using testing::ToyEngine;
+using testing::ToyGeometry;
+using testing::ToyKeys;
+using testing::ToyRequest;
+
+class Peers : public ::testing::Test {
+ protected:
+  struct Node {
+    std::unique_ptr<store::Store> store;
+    std::unique_ptr<ObjectNode> node;
+    std::unique_ptr<transfer::StreamHandler> server;
+    transfer::Endpoint* endpoint = nullptr;
+    std::unique_ptr<Connector> connector;
+    std::unique_ptr<ToyEngine> engine;
+  };
+
+  void SetUp() override {
+    const kv::KvGeometry geometry = ToyGeometry();
+    auto profiles = ProfileSet::Create(
+        codec::testing::MadeModel(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim),
+        nullptr, /*chunk_tokens=*/64, Isa::kScalar);
+    ASSERT_TRUE(profiles.has_value()) << profiles.error().message;
+    profiles_ = *profiles;
+  }
+  void TearDown() override {
+    for (auto& [name, node] : nodes_) {
+      if (node.connector != nullptr) {
+        node.connector->Detach();
+      }
+    }
+    net_.Close();
+    for (auto& [name, node] : nodes_) {
+      node.connector = nullptr;
+    }
+  }
+
+  Node& AddNode(const std::string& name, transfer::Role role, bool with_store) {
+    Node& node = nodes_[name];
+    if (with_store) {
+      store::StoreOptions options;
+      options.background = false;
+      auto store = store::Store::Open(options, net_.clock(), store::PosixFileSystem());
+      KVIK_CHECK(store.has_value(), "%s", store.error().message.c_str());
+      node.store = std::move(store).value();
+    }
+    ObjectNodeOptions options;
+    options.io_threads = 0;
+    node.node = ObjectNode::Create(options, node.store.get(), net_.clock());
+    node.server = transfer::MakeObjectServer(*node.node);
+    transfer::EndpointOptions endpoint;
+    endpoint.hello.role = role;
+    endpoint.hello.node_name = name;
+    node.endpoint = &net_.Add(endpoint, node.server.get());
+    return node;
+  }
+
+  Node& AddEngine(const std::string& name, ConnectorOptions options, bool with_store = false) {
+    Node& node = AddNode(name, transfer::Role::kServer, with_store);
+    options.io_threads = 0;
+    options.compute.token_us = 1000;
+    ConnectorParts parts;
+    parts.clock = &net_.clock();
+    parts.profiles = profiles_;
+    parts.store = node.store.get();
+    parts.endpoint = node.endpoint;
+    parts.node = node.node.get();
+    parts.dial = [this, &node](const std::string& address, int64_t deadline_us,
+                               transfer::Endpoint::Connected done) {
+      const auto peer = nodes_.find(address);
+      if (peer == nodes_.end()) {
+        done(Err(ErrorCode::kUnavailable, "nobody is at %s", address.c_str()));
+        return;
+      }
+      transfer::ConnectLoopback(*node.endpoint, *peer->second.endpoint, deadline_us,
+                                std::move(done));
+    };
+    auto connector = Connector::Create(std::move(options), std::move(parts));
+    KVIK_CHECK(connector.has_value(), "%s", connector.error().message.c_str());
+    node.connector = std::move(connector).value();
+    node.engine = std::make_unique<ToyEngine>(*node.connector, net_.clock(), 256, 1);
+    return node;
+  }
+
+  void Settle() {
+    for (bool any = true; any;) {
+      any = false;
+      for (auto& [name, node] : nodes_) {
+        any = node.endpoint->Poll() || any;
+        while (node.node->RunDue() || (node.connector != nullptr && node.connector->RunDue())) {
+          any = true;
+        }
+      }
+    }
+  }
+  void Tick(int64_t us = 1000) {
+    Settle();
+    for (auto& [name, node] : nodes_) {
+      if (node.engine != nullptr) {
+        node.engine->Step();
+      }
+    }
+    Settle();
+    net_.clock().Advance(us);
+  }
+  // Until no engine has anything to do and nobody holds a block.
+  void Drain() {
+    for (int i = 0; i < 20'000; ++i) {
+      Tick();
+      bool idle = true;
+      for (auto& [name, node] : nodes_) {
+        idle =
+            idle && (node.engine == nullptr || (node.engine->idle() && node.engine->held() == 0));
+      }
+      if (idle) {
+        return;
+      }
+    }
+    FAIL() << "something never ends";
+  }
+  void DrainEngine(Node& node) {
+    for (int i = 0; i < 20'000 && !node.engine->idle(); ++i) {
+      Tick();
+    }
+    EXPECT_TRUE(node.engine->idle());
+  }
+
+  static ToyRequest RequestOf(uint64_t id, size_t blocks, const std::string& peer = "",
+                              bool for_peer = false) {
+    std::vector<uint64_t> choices;
+    for (size_t i = 0; i < blocks; ++i) {
+      choices.push_back(id * 1000 + i);
+    }
+    ToyRequest request;
+    request.keys = ToyKeys(choices);
+    request.num_tokens = static_cast<int32_t>(blocks) * 16 + 5;
+    if (!peer.empty() || for_peer) {
+      auto transfer = std::make_shared<kv::TransferParams>();
+      transfer->peer = peer;
+      transfer->for_peer = for_peer;
+      request.transfer = std::move(transfer);
+    }
+    return request;
+  }
+  static void ExpectSameBits(const ToyEngine& a, const ToyEngine& b, const ToyRequest& request) {
+    for (const kv::ContentKey& key : request.keys) {
+      ASSERT_TRUE(a.Has(key));
+      ASSERT_TRUE(b.Has(key));
+      EXPECT_EQ(std::memcmp(a.Bytes(key).data(), b.Bytes(key).data(), a.Bytes(key).size()), 0);
+    }
+  }
+
+  transfer::testing::ManualNetwork net_;
+  std::shared_ptr<const ProfileSet> profiles_;
+  std::map<std::string, Node> nodes_;
+};
+
+TEST_F(Peers, KvIsHandedOverBitForBit) {
+  for (const char* profile : {"lossless", "raw", kAdaptive}) {
+    SCOPED_TRACE(profile);
+    ConnectorOptions options;
+    options.kv_profile = profile;
+    const std::string p = std::string("prefill-") + profile;
+    Node& prefill = AddEngine(p, options);
+    Node& decode = AddEngine(std::string("decode-") + profile, options);
+    const ToyRequest request = RequestOf(1, 11);
+    prefill.engine->Submit(RequestOf(1, 11, "", /*for_peer=*/true));
+    DrainEngine(prefill);
+    EXPECT_EQ(prefill.engine->held(), 11) << "kept for the peer";
+    decode.engine->Submit(RequestOf(1, 11, p));
+    DrainEngine(decode);
+    EXPECT_EQ(decode.engine->stats.arrived_blocks, 11);
+    EXPECT_EQ(decode.engine->stats.computed_blocks, 0);
+    ExpectSameBits(*prefill.engine, *decode.engine, request);
+    const auto& report = decode.engine->reports.back();
+    ASSERT_NE(report, nullptr);
+    EXPECT_EQ(report->tier, "peer " + p + " (live)");
+    EXPECT_EQ(prefill.connector->counters().served_objects, 3);
+    Drain();  // the leases end
+    prefill.engine->CheckIdle();
+    decode.engine->CheckIdle();
+  }
+}
+
+TEST_F(Peers, BlocksAreHandedOverWhileTheyAreComputed) {
+  ConnectorOptions options;
+  options.kv_profile = "lossless";
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options);
+  decode.engine->compute_blocks_per_step = 0;
+  prefill.engine->compute_blocks_per_step = 1;
+  prefill.engine->Submit(RequestOf(1, 24));
+  for (int i = 0; i < 5; ++i) {
+    Tick();
+  }
+  EXPECT_LT(prefill.engine->stats.computed_blocks, 10);
+  decode.engine->Submit(RequestOf(1, 24, "prefill"));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 24);
+  ExpectSameBits(*prefill.engine, *decode.engine, RequestOf(1, 24));
+  Drain();
+}
+
+TEST_F(Peers, ResidentBlocksThatNobodyKeptAreServedToo) {
+  ConnectorOptions options;
+  options.kv_profile = "lossless";
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options);
+  prefill.engine->Submit(RequestOf(1, 8));
+  Drain();
+  EXPECT_EQ(prefill.engine->held(), 0);
+  decode.engine->Submit(RequestOf(1, 8, "prefill"));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 8);
+  // And back: the decode node has more by now.
+  decode.engine->Submit(RequestOf(1, 12));
+  DrainEngine(decode);
+  Drain();  // leases end, so that the blocks can go
+  prefill.engine->Evict(100);
+  prefill.engine->Submit(RequestOf(1, 12, "decode"));
+  DrainEngine(prefill);
+  EXPECT_EQ(prefill.engine->stats.arrived_blocks, 12);
+  ExpectSameBits(*prefill.engine, *decode.engine, RequestOf(1, 12));
+  Drain();
+  prefill.engine->CheckIdle();
+  decode.engine->CheckIdle();
+}
+
+TEST_F(Peers, WhatWasApproximatedOnceIsNotApproximatedAgain) {
+  ConnectorOptions options;
+  options.kv_profile = "quarot-4";
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options);
+  Node& third = AddEngine("third", options);
+  const kv::MinQuality any{.allow_lossy = true, .q_min = 0.0F};
+  prefill.engine->Submit(RequestOf(1, 8));
+  Drain();
+  ToyRequest request = RequestOf(1, 8, "prefill");
+  request.quality = any;
+  decode.engine->Submit(request);
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.lossy_arrived_blocks, 8);
+  request = RequestOf(1, 8, "decode");
+  request.quality = any;
+  third.engine->Submit(request);
+  DrainEngine(third);
+  EXPECT_EQ(third.engine->stats.arrived_blocks, 0);
+  EXPECT_EQ(third.engine->stats.computed_blocks, 8);
+  Drain();
+}
+
+TEST_F(Peers, APoolServesWhatOneNodeStoredToAnother) {
+  AddNode("pool", transfer::Role::kPool, /*with_store=*/true);
+  ConnectorOptions options;
+  options.kv_profile = "lossless";
+  options.pools = {"pool"};
+  Node& one = AddEngine("one", options);
+  Node& two = AddEngine("two", options);
+  one.engine->Submit(RequestOf(1, 9));
+  Drain();
+  for (int i = 0; i < 50; ++i) {
+    Tick();
+  }
+  EXPECT_EQ(one.connector->counters().stored_objects, 3);
+  EXPECT_EQ(nodes_["pool"].node->counters().puts, 3);
+  two.engine->Submit(RequestOf(1, 9));
+  DrainEngine(two);
+  EXPECT_EQ(two.engine->stats.arrived_blocks, 9);
+  EXPECT_EQ(two.engine->stats.computed_blocks, 0);
+  ExpectSameBits(*one.engine, *two.engine, RequestOf(1, 9));
+  ASSERT_NE(two.engine->reports.back(), nullptr);
+  EXPECT_THAT(two.engine->reports.back()->tier, ::testing::StartsWith("pool pool"));
+  Drain();
+  // It is known by now: nothing is stored twice.
+  EXPECT_EQ(nodes_["pool"].node->counters().puts, 3);
+}
+
+TEST_F(Peers, TheStoreOfAProcessGivesBackWhatItsEngineEvicted) {
+  ConnectorOptions options;
+  options.store_profiles = {"lossless", "raw"};
+  Node& node = AddEngine("server", options, /*with_store=*/true);
+  node.engine->Submit(RequestOf(1, 9));
+  Drain();
+  EXPECT_EQ(node.connector->counters().stored_objects, 6);
+  node.engine->Evict(100);
+  node.engine->Submit(RequestOf(1, 9));
+  Drain();
+  EXPECT_EQ(node.engine->stats.arrived_blocks, 9);
+  ASSERT_NE(node.engine->reports.back(), nullptr);
+  EXPECT_EQ(node.engine->reports.back()->tier, "store (memory)");
+  EXPECT_FALSE(node.connector->Decisions(10).empty());
+}
+
+TEST_F(Peers, APeerThatDiesMidwayCostsOnlyTime) {
+  ConnectorOptions options;
+  options.kv_profile = "lossless";
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options);
+  prefill.engine->compute_blocks_per_step = 1;
+  prefill.engine->Submit(RequestOf(1, 40));
+  for (int i = 0; i < 20; ++i) {
+    Tick();
+  }
+  decode.engine->Submit(RequestOf(1, 40, "prefill"));
+  for (int i = 0; i < 6; ++i) {
+    Tick();
+  }
+  prefill.endpoint->Close();
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.finished, 1);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks + decode.engine->stats.computed_blocks, 40);
+  EXPECT_GT(decode.engine->stats.computed_blocks, 0);
+  decode.engine->CheckIdle();
+}
+
+TEST_F(Peers, FailurePolicyFailEndsTheRequest) {
+  ConnectorOptions options;
+  options.failure_policy = FailurePolicy::kFail;
+  Node& decode = AddEngine("decode", options);
+  decode.engine->Submit(RequestOf(1, 4, "nobody"));
+  Drain();
+  EXPECT_EQ(decode.engine->stats.failed, 1);
+  // Without a peer that promised anything there is nothing to fail.
+  decode.engine->Submit(RequestOf(1, 4));
+  Drain();
+  EXPECT_EQ(decode.engine->stats.finished, 1);
+}
+
+TEST_F(Peers, AbortsOnBothSidesLeaveNothingBehind) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    ConnectorOptions options;
+    options.kv_profile = "lossless";
+    options.live.lease_us = 300'000;
+    const std::string p = "prefill" + std::to_string(seed);
+    Node& prefill = AddEngine(p, options, /*with_store=*/true);
+    Node& decode = AddEngine("decode" + std::to_string(seed), options);
+    for (int step = 0; step < 1500; ++step) {
+      if (rng.Below(8) == 0 && prefill.engine->open_requests() < 4) {
+        const uint64_t id = rng.Below(4);
+        const size_t blocks = 1 + rng.Below(16);
+        prefill.engine->Submit(RequestOf(id, blocks, "", rng.Below(2) == 0));
+        if (rng.Below(3) != 0) {
+          decode.engine->Submit(RequestOf(id, blocks, p));
+        }
+      }
+      for (Node* node : {&prefill, &decode}) {
+        const auto tickets = node->engine->tickets();
+        if (!tickets.empty() && rng.Below(30) == 0) {
+          node->engine->Abort(tickets[rng.Below(tickets.size())]);
+        }
+        if (rng.Below(20) == 0) {
+          node->engine->Evict(rng.Below(60));
+        }
+        if (rng.Below(60) == 0) {
+          node->connector->NeedRoom(static_cast<int32_t>(rng.Below(8)));
+        }
+      }
+      Tick(static_cast<int64_t>(rng.Below(4000)));
+    }
+    Drain();
+    prefill.engine->CheckIdle();
+    decode.engine->CheckIdle();
+    EXPECT_GT(decode.engine->stats.arrived_blocks, 20);
+    EXPECT_EQ(prefill.connector->counters().held_blocks, 0);
+    EXPECT_EQ(decode.connector->counters().loading_blocks, 0);
+  }
+}
+
+// The same with threads, sockets and the real clock.
+TEST(PeersOverSockets, KvIsHandedOverAndStored) {
+  const SystemClock clock;
+  const kv::KvGeometry geometry = ToyGeometry();
+  auto made = ProfileSet::Create(
+      codec::testing::MadeModel(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim),
+      nullptr, /*chunk_tokens=*/64, Isa::kScalar);
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  struct Node {
+    std::unique_ptr<store::Store> store;
+    std::unique_ptr<ObjectNode> node;
+    std::unique_ptr<transfer::StreamHandler> server;
+    std::unique_ptr<transfer::Endpoint> endpoint;
+    std::string address;
+    std::unique_ptr<Connector> connector;
+    std::unique_ptr<ToyEngine> engine;
+  };
+  Node nodes[3];  // a pool and two engines
+  for (Node& node : nodes) {
+    const bool pool = &node == &nodes[0];
+    if (pool) {
+      auto store = store::Store::Open({}, clock, store::PosixFileSystem());
+      ASSERT_TRUE(store.has_value()) << store.error().message;
+      node.store = std::move(store).value();
+    }
+    node.node = ObjectNode::Create({}, node.store.get(), clock);
+    node.server = transfer::MakeObjectServer(*node.node);
+    transfer::EndpointOptions options;
+    options.hello.role = pool ? transfer::Role::kPool : transfer::Role::kServer;
+    auto endpoint = transfer::Endpoint::Create(options, clock, node.server.get());
+    ASSERT_TRUE(endpoint.has_value()) << endpoint.error().message;
+    node.endpoint = std::move(endpoint).value();
+    auto address = node.endpoint->Listen("127.0.0.1:0");
+    ASSERT_TRUE(address.has_value()) << address.error().message;
+    node.address = *address;
+    if (pool) {
+      continue;
+    }
+    ConnectorOptions connector;
+    connector.kv_profile = "lossless";
+    connector.pools = {nodes[0].address};
+    connector.lookup_patience_us = 20'000'000;
+    connector.load_timeout_us = 60'000'000;
+    connector.compute.token_us = 1e6;  // loading is worth waiting for
+    connector.max_storing_share = 1;
+    ConnectorParts parts;
+    parts.clock = &clock;
+    parts.profiles = *made;
+    parts.endpoint = node.endpoint.get();
+    parts.node = node.node.get();
+    auto created = Connector::Create(connector, parts);
+    ASSERT_TRUE(created.has_value()) << created.error().message;
+    node.connector = std::move(created).value();
+    node.engine = std::make_unique<ToyEngine>(*node.connector, clock, 256, 1);
+  }
+  Node& one = nodes[1];
+  Node& two = nodes[2];
+  const auto run = [&] {
+    while (!one.engine->idle() || !two.engine->idle()) {
+      one.engine->Step();
+      two.engine->Step();
+      std::this_thread::yield();
+    }
+  };
+  const auto request = [](uint64_t id, const std::string& peer) {
+    std::vector<uint64_t> choices;
+    for (uint64_t i = 0; i < 21; ++i) {
+      choices.push_back(id * 1000 + i);
+    }
+    ToyRequest out;
+    out.keys = ToyKeys(choices);
+    out.num_tokens = 21 * 16 + 1;
+    auto transfer = std::make_shared<kv::TransferParams>();
+    transfer->peer = peer;
+    out.transfer = std::move(transfer);
+    return out;
+  };
+  for (uint64_t id = 0; id < 8; ++id) {
+    one.engine->Submit(request(id, ""));
+  }
+  run();
+  one.connector->Flush();
+  EXPECT_EQ(one.connector->counters().stored_objects, 8 * 6);
+  // From the pool and from the live cache at once.
+  for (uint64_t id = 0; id < 8; ++id) {
+    two.engine->Submit(request(id, one.address));
+  }
+  run();
+  EXPECT_EQ(two.engine->stats.arrived_blocks, 8 * 21);
+  EXPECT_EQ(two.connector->counters().failed_loads, 0);
+  // From the pool alone.
+  two.engine->Evict(1000);
+  for (uint64_t id = 0; id < 8; ++id) {
+    two.engine->Submit(request(id, ""));
+  }
+  run();
+  EXPECT_EQ(two.engine->stats.arrived_blocks, 2 * 8 * 21);
+  for (Node& node : nodes) {
+    if (node.connector != nullptr) {
+      node.connector->Detach();
+    }
+  }
+  for (Node& node : nodes) {
+    node.connector = nullptr;
+    node.endpoint->Close();
+  }
+}
+
+}  // namespace
+}  // namespace kvik::connector
