@@ -32,7 +32,7 @@ bool IoPool::Post(Task task) {
     }
     tasks_.push_back(std::move(task));
   }
-  changed_.NotifyOne();
+  Wake();
   return true;
 }
 
@@ -44,7 +44,7 @@ bool IoPool::PostBackground(Task task) {
     }
     background_.push_back(std::move(task));
   }
-  changed_.NotifyOne();
+  Wake();
   return true;
 }
 
@@ -56,7 +56,7 @@ bool IoPool::PostAt(int64_t time_us, Task task) {
     }
     timed_.emplace(time_us, std::move(task));
   }
-  changed_.NotifyOne();
+  Wake();
   return true;
 }
 
@@ -93,30 +93,32 @@ bool IoPool::RunDue() {
   return true;
 }
 
+void IoPool::Wake() {
+  char item = 0;
+  (void)wake_.TryPush(item);  // full: whoever comes to wait is woken at once anyway
+}
+
 void IoPool::Work() {
   for (;;) {
     std::optional<Task> task;
+    int64_t next = kNothingTimed;
+    bool stopped = false;
     {
       MutexLock lock(mutex_);
-      for (;;) {
-        const int64_t next = TakeDue();
-        task = Next();
-        if (task.has_value()) {
-          break;
-        }
-        if (stopped_) {
-          return;
-        }
-        if (next == kNothingTimed) {
-          changed_.Wait(mutex_);
-        } else {
-          const int64_t nap = std::clamp<int64_t>(next - clock_.NowMicros(), 0, kLongestNapUs);
-          changed_.WaitUntil(mutex_,
-                             std::chrono::steady_clock::now() + std::chrono::microseconds(nap));
-        }
-      }
+      next = TakeDue();
+      task = Next();
+      stopped = stopped_;
     }
-    (*task)();
+    if (task.has_value()) {
+      (*task)();
+    } else if (stopped) {
+      return;
+    } else if (next == kNothingTimed) {
+      (void)wake_.Pop();
+    } else {
+      (void)wake_.PopFor(std::chrono::microseconds(
+          std::clamp<int64_t>(next - clock_.NowMicros(), 0, kLongestNapUs)));
+    }
   }
 }
 
@@ -126,7 +128,7 @@ void IoPool::Stop() {
     stopped_ = true;
     timed_.clear();
   }
-  changed_.NotifyAll();
+  wake_.Close();
   threads_.clear();  // joins
   while (RunDue()) {
   }

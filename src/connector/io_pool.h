@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/bounded_queue.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 
@@ -47,14 +48,16 @@ class IoPool {
 
  private:
   void Work() KVIK_EXCLUDES(mutex_);
+  void Wake();
   [[nodiscard]] std::optional<Task> Next() KVIK_REQUIRES(mutex_);
   // Moves timed tasks that are due to the queue; the time of the next one or INT64_MAX.
   int64_t TakeDue() KVIK_REQUIRES(mutex_);
 
   const int num_threads_;
   const Clock& clock_;
+  // One item for whatever was posted, unless there are many already: nobody sleeps over it.
+  BoundedQueue<char> wake_{1024};
   Mutex mutex_;
-  CondVar changed_;
   std::deque<Task> tasks_ KVIK_GUARDED_BY(mutex_);
   std::deque<Task> background_ KVIK_GUARDED_BY(mutex_);
   std::multimap<int64_t, Task> timed_ KVIK_GUARDED_BY(mutex_);
