@@ -181,6 +181,15 @@ struct ServerMetrics::Impl {
   Follower local_cache_hit KVIK_GUARDED_BY(mutex) =
       Follow("vllm:prompt_tokens_by_source_total", "Prompt tokens by where their KV came from.",
              With(labels, "source", "local_cache_hit"));
+  Follower external_transfer KVIK_GUARDED_BY(mutex) =
+      Follow("vllm:prompt_tokens_by_source_total", "Prompt tokens by where their KV came from.",
+             With(labels, "source", "external_kv_transfer"));
+  Follower external_queries KVIK_GUARDED_BY(mutex) =
+      Follow("vllm:external_prefix_cache_queries_total",
+             "Prompt tokens that were not in the cache and looked for elsewhere.", labels);
+  Follower external_hits KVIK_GUARDED_BY(mutex) =
+      Follow("vllm:external_prefix_cache_hits_total", "Prompt tokens whose KV came from elsewhere.",
+             labels);
   Follower prompt_tokens_cached KVIK_GUARDED_BY(mutex) =
       Follow("vllm:prompt_tokens_cached_total", "Prompt tokens whose KV was in the cache.", labels);
   Follower prompt_tokens_recomputed KVIK_GUARDED_BY(mutex) = Follow(
@@ -277,7 +286,8 @@ void ServerMetrics::OnFinish(const std::string& reason, const engine::Usage& usa
   }
   impl_->prompt_tokens_of_request->Observe(usage.prompt_tokens);
   impl_->generation_tokens_of_request->Observe(completion_tokens);
-  impl_->computed_tokens_of_request->Observe(usage.prompt_tokens - usage.cached_tokens);
+  impl_->computed_tokens_of_request->Observe(usage.prompt_tokens - usage.cached_tokens -
+                                             usage.external_tokens);
   impl_->segments_of_request->Observe(usage.cached_segments);
   impl_->control_plane->Observe(timing.control_us * 1e-6);
   impl_->first_token->Observe(Seconds(timing.first_token_us - timing.submitted_us));
@@ -311,6 +321,9 @@ std::string ServerMetrics::Render(const engine::EngineStats& stats) {
     impl_->generation_tokens.Set(as_double(stats.generation_tokens));
     impl_->local_compute.Set(as_double(stats.prompt_tokens_computed));
     impl_->local_cache_hit.Set(as_double(stats.prompt_tokens_cached));
+    impl_->external_transfer.Set(as_double(stats.prompt_tokens_external));
+    impl_->external_queries.Set(as_double(stats.exchange.query_tokens));
+    impl_->external_hits.Set(as_double(stats.prompt_tokens_external));
     impl_->prompt_tokens_cached.Set(as_double(stats.prompt_tokens_cached));
     impl_->prompt_tokens_recomputed.Set(as_double(stats.scheduler.recomputed_tokens));
     impl_->preemptions.Set(as_double(stats.scheduler.preemptions));
