@@ -28,14 +28,16 @@ std::shared_ptr<const ProfileSet> ToyProfiles(int32_t chunk_tokens = 64) {
 
 // A connector whose every step is driven by hand.
 struct Rig {
-  explicit Rig(ConnectorOptions options = {}, int32_t num_blocks = 256, uint64_t seed = 1)
+  explicit Rig(ConnectorOptions options = {}, int32_t num_blocks = 256, uint64_t seed = 1,
+               std::shared_ptr<const ProfileSet> profiles = ToyProfiles())
       : source(std::make_shared<MapSource>("map", clock, seed)) {
     options.io_threads = 0;
-    // Computing is dear, so that loading is worth it.
-    options.compute.token_us = 1000;
+    if (options.compute.token_us == kv::CostModel::Default().token_us) {
+      options.compute.token_us = 1000;  // dear, so that loading is worth it
+    }
     ConnectorParts parts;
     parts.clock = &clock;
-    parts.profiles = ToyProfiles();
+    parts.profiles = std::move(profiles);
     parts.sources = {source};
     parts.targets = {source};
     auto made = Connector::Create(std::move(options), std::move(parts));
@@ -185,6 +187,64 @@ TEST(ConnectorTest, ALossyProfileServesOnlyThoseWhoAcceptIt) {
   rig.Drain();
   EXPECT_EQ(rig.engine->stats.lossy_arrived_blocks, 16);
   EXPECT_EQ(rig.source->objects().size(), before);
+}
+
+// Two lossy profiles of known quality beside lossless, on a link so slow that only size counts.
+TEST(ConnectorTest, TheSmallestEncodingThatIsGoodEnoughIsLoaded) {
+  const kv::KvGeometry geometry = ToyGeometry();
+  auto library = std::make_shared<codec::ProfileLibrary>();
+  library->model =
+      codec::testing::MadeModel(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim);
+  library->side_info = std::make_shared<codec::SideInfo>();
+  const auto add = [&](const std::string& name, int levels, double ratio, double q) {
+    codec::Profile profile;
+    profile.name = name;
+    profile.pipeline =
+        "hadamard -> uniform(levels=" + std::to_string(levels) + ",per=token,group=128) -> pack";
+    profile.ratios = {{128, ratio}, {6144, ratio}};
+    codec::QualityRecord record;
+    record.workload = codec::kUnifiedWorkload;
+    record.q = {q + 0.005, q, q + 0.01};
+    profile.quality = {record};
+    library->profiles.push_back(profile);
+  };
+  add("coarse", 4, 6, 0.955);
+  add("fine", 16, 3, 0.985);
+  const auto completed = codec::CompleteProfiles(*library);
+  ASSERT_TRUE(completed.has_value()) << completed.error().message;
+  auto profiles = ProfileSet::Create(library->model, library, 64, Isa::kScalar);
+  ASSERT_TRUE(profiles.has_value()) << profiles.error().message;
+  ConnectorOptions options;
+  options.goodput.initial_bytes_per_s = 1e5;
+  options.compute.token_us = 100'000;
+  for (const CodecProfile* profile : (*profiles)->ForStoring()) {
+    options.speeds.Set(control::UniformSpeeds(profile->hash, 1e9, 1e9));
+  }
+  Rig rig(options, 256, 1, *profiles);
+  rig.engine->Submit(RequestOf(Prompt(1, 8)));
+  rig.Drain();
+  EXPECT_EQ(rig.source->objects().size(), 6U) << "two chunks in three profiles";
+
+  struct Case {
+    kv::MinQuality quality;
+    const char* profile;
+    float q;
+  };
+  for (const Case& c :
+       {Case{{}, "lossless", 1.0F}, Case{{true, 0.99F}, "lossless", 1.0F},
+        Case{{true, 0.97F}, "fine", 0.985F}, Case{{true, 0.9F}, "coarse", 0.955F}}) {
+    SCOPED_TRACE(c.profile);
+    rig.engine->Evict(100);
+    rig.engine->stats = {};
+    rig.engine->Submit(RequestOf(Prompt(1, 8), c.quality));
+    rig.Drain();
+    EXPECT_EQ(rig.engine->stats.arrived_blocks, 8);
+    EXPECT_NEAR(rig.engine->stats.least_q, c.q, 1e-6);
+    EXPECT_LE(rig.engine->stats.least_q, c.q);
+    ASSERT_NE(rig.engine->reports.back(), nullptr);
+    EXPECT_EQ(rig.engine->reports.back()->profile, c.profile);
+    EXPECT_THAT(rig.engine->reports.back()->why, ::testing::HasSubstr(c.profile));
+  }
 }
 
 TEST(ConnectorTest, DamageIsAMissAndTheObjectGoes) {

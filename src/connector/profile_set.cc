@@ -80,14 +80,15 @@ Result<std::shared_ptr<const ProfileSet>> ProfileSet::Create(
                             preset != nullptr ? preset->request_tokens : 0, &profile});
     }
   }
-  // Raw and lossless stand at places of their own, whoever listed them.
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     const auto rank = [](const Candidate& c) {
-                       return c.name == kRawName ? 0 : c.name == kLosslessName ? 1 : 2;
-                     };
-                     return rank(a) < rank(b);
-                   });
+  // Raw and lossless stand at places of their own, whoever listed them. Of two names for the same
+  // pipeline the library's stays: it knows what it costs.
+  std::stable_sort(
+      candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+        const auto rank = [](const Candidate& c) {
+          return c.name == kRawName ? 0 : c.name == kLosslessName ? 1 : c.listed != nullptr ? 2 : 3;
+        };
+        return rank(a) < rank(b);
+      });
 
   std::shared_ptr<ProfileSet> set(new ProfileSet());
   set->model_ = model;

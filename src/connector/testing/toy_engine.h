@@ -72,6 +72,7 @@ struct ToyStats {
   int64_t computed_blocks = 0;
   int64_t arrived_blocks = 0;
   int64_t lossy_arrived_blocks = 0;
+  float least_q = 1.0F;  // of what arrived
   int64_t not_coming_blocks = 0;
   int64_t finished = 0;
   int64_t failed = 0;  // by the connector
@@ -308,6 +309,7 @@ class ToyEngine {
       const BlockId block = Confirm(event.ticket, at);
       ++stats.arrived_blocks;
       stats.lossy_arrived_blocks += event.quality.fidelity == kv::Fidelity::kLossy ? 1 : 0;
+      stats.least_q = std::min(stats.least_q, event.quality.q);
       const auto found = requests_.find(event.ticket);
       const kv::ContentKey& key = loaded_keys_.at({event.ticket, at});
       const auto truth = ToyBytes(key, geometry_);
