@@ -20,7 +20,8 @@ bool Fits(const RecordInfo& info, uint64_t file_bytes) {
 
 // The offset of the next record header at or behind `from`; file_bytes when there is none.
 Result<uint64_t> NextRecord(File& file, uint64_t segment_id, uint64_t from, uint64_t file_bytes) {
-  std::vector<std::byte> block(kReadBytes);
+  std::vector<std::byte> block(
+      static_cast<size_t>(std::min<uint64_t>(kReadBytes, file_bytes - std::min(from, file_bytes))));
   while (from < file_bytes) {
     const size_t want = static_cast<size_t>(std::min<uint64_t>(kReadBytes, file_bytes - from));
     KVIK_ASSIGN(const size_t n, file.ReadAt(from, std::span(block).first(want)));
@@ -61,8 +62,8 @@ Result<std::shared_ptr<const ObjectMeta>> ReadMeta(File& file, const RecordInfo&
 }  // namespace
 
 Result<void> VerifyRecord(File& file, const RecordInfo& info) {
-  std::vector<std::byte> block(kReadBytes);
   uint64_t left = info.meta_bytes + info.payload_bytes;
+  std::vector<std::byte> block(static_cast<size_t>(std::min<uint64_t>(kReadBytes, left)));
   uint64_t offset = info.offset + kDiskAlignment;
   uint32_t crc = 0;
   while (left > 0) {
