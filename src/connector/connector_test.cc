@@ -127,6 +127,21 @@ TEST(ConnectorTest, StoresWhatIsNewAndLoadsItAgain) {
   EXPECT_FALSE(report->why.empty());
 }
 
+// The last token is always computed, and with it its block: what was stored of the same prompt ends
+// with that block all the same.
+TEST(ConnectorTest, TheSamePromptLoadsAllButItsLastBlock) {
+  Rig rig;
+  ToyRequest request = RequestOf(Prompt(1, 8));
+  request.num_tokens = 8 * 16;
+  rig.engine->Submit(request);
+  rig.Drain();
+  rig.engine->Evict(100);
+  rig.engine->Submit(request);
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 7);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 8 + 1);
+}
+
 TEST(ConnectorTest, ALongerPromptLoadsWhatItShares) {
   Rig rig;
   rig.engine->Submit(RequestOf(Prompt(1, 8)));

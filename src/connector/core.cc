@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/format.h"
 #include "base/log.h"
 
 namespace kvik::connector {
@@ -266,8 +267,10 @@ void Core::Ask(const kv::LoadRequest& request) {
     return;
   }
   lookup.domain = facts.keys.front().domain;
-  for (int32_t i = 0; i < facts.num_loadable; ++i) {
-    lookup.hashes.push_back(facts.keys[static_cast<size_t>(i)].hash);
+  // Of all full blocks: the last one is computed in any case, but an object may end with it.
+  const size_t asked = std::min(facts.keys.size(), transfer::kMaxLookupHashes);
+  for (size_t i = 0; i < asked; ++i) {
+    lookup.hashes.push_back(facts.keys[i].hash);
   }
   lookup.quality = facts.quality;
   lookup.numerics = facts.numerics;
@@ -329,7 +332,7 @@ void Core::OnFound(const TicketPtr& ticket, size_t source,
 
 // How many blocks of the request somebody has in a quality that it accepts.
 int32_t Core::FoundBlocks(const Ticket& ticket) const {
-  std::vector<bool> found(static_cast<size_t>(ticket.facts.num_loadable));
+  std::vector<bool> found(ticket.facts.keys.size());
   for (const FoundAt& at : ticket.found) {
     if (!ticket.facts.quality.Accepts(at.found.info.quality)) {
       continue;
@@ -338,7 +341,8 @@ int32_t Core::FoundBlocks(const Ticket& ticket) const {
       found[at.found.hash_index - static_cast<uint32_t>(i)] = true;
     }
   }
-  return static_cast<int32_t>(std::count(found.begin(), found.end(), true));
+  return static_cast<int32_t>(
+      std::count(found.begin(), found.begin() + ticket.facts.num_loadable, true));
 }
 
 // The request's KV was promised by a peer and that did not keep it.
@@ -389,7 +393,7 @@ std::vector<kv::BlockRange> Core::Claim(kv::TicketId id, std::span<const kv::Blo
   }
   LoadChoice choice = ChooseLoads(ticket.facts, *profiles_, Rules(ticket), ticket.found, loadable,
                                   sources, clock_.NowMicros(), rng_);
-  ticket.why = WhyOf(choice);
+  ticket.why = WhyOf(ticket, choice);
   ticket.plan = std::move(choice.plan);
   ticket.decisions = std::move(choice.decisions);
   ticket.planned = std::move(choice.loads);
@@ -408,13 +412,16 @@ std::vector<kv::BlockRange> Core::Claim(kv::TicketId id, std::span<const kv::Blo
   return claimed;
 }
 
-std::string Core::WhyOf(const LoadChoice& choice) const {
+std::string Core::WhyOf(const Ticket& ticket, const LoadChoice& choice) const {
   int32_t blocks = 0;
   for (const LoadCandidate& load : choice.loads) {
     blocks += load.wanted.num_blocks;
   }
   std::string why = "loads " + std::to_string(int64_t{blocks} * host_.block_size_tokens) +
                     " tokens; " + control::WhyText(choice.plan);
+  if (ticket.peer.has_value()) {
+    why += Format(" (computing what a peer has counts %g times)", options_.promised_compute_factor);
+  }
   for (const SourceDecision& decided : choice.decisions) {
     const control::Controller* const controller =
         sources_[decided.source]->Existing(decided.live, decided.generation);

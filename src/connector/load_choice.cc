@@ -166,7 +166,7 @@ class Chooser {
   // blocks that are there and end with some that are being computed.
   void CutLive(size_t index, const std::vector<const transfer::FoundObject*>& runs,
                const CodecProfile& profile, std::vector<LoadCandidate>& out) const {
-    std::vector<const transfer::FoundObject*> at(static_cast<size_t>(facts_.num_loadable));
+    std::vector<const transfer::FoundObject*> at(facts_.keys.size());
     for (const transfer::FoundObject* run : runs) {
       // What was approximated before is not approximated again.
       if (profile.lossy && run->info.quality.fidelity == kv::Fidelity::kLossy) {
@@ -324,7 +324,7 @@ class Chooser {
 bool Plausible(const LoadFacts& facts, const ProfileSet& profiles, const LoadRules& rules,
                const transfer::FoundObject& found) {
   const kv::ObjectInfo& info = found.info;
-  if (found.hash_index >= static_cast<uint32_t>(facts.num_loadable) || info.num_blocks < 1 ||
+  if (found.hash_index >= facts.keys.size() || info.num_blocks < 1 ||
       static_cast<uint32_t>(info.num_blocks) > found.hash_index + 1) {
     return false;
   }
