@@ -48,10 +48,10 @@ TEST(IoPoolTest, StopRunsWhatWasPostedAndDropsWhatWasTimed) {
 // More wake-ups than fit, tasks that post tasks, timers in between: nothing is slept over.
 TEST(IoPoolTest, NothingIsLostBetweenThreads) {
   const SystemClock clock;
-  IoPool io(2, clock);
   constexpr int kTasks = 20'000;
   std::atomic<int> left = kTasks;
   BoundedQueue<int> done(1);
+  IoPool io(2, clock);  // ends first
   for (int i = 0; i < kTasks / 2; ++i) {
     const auto count = [&] {
       if (--left == 0) {
