@@ -142,6 +142,31 @@ TEST(ConnectorTest, TheSamePromptLoadsAllButItsLastBlock) {
   EXPECT_EQ(rig.engine->stats.computed_blocks, 8 + 1);
 }
 
+TEST(ConnectorTest, ThePromptsLastChunkIsStoredWithAndWithoutTheAnswer) {
+  Rig rig;
+  ToyRequest request = RequestOf(Prompt(1, 7));
+  request.generated_blocks = 1;
+  request.num_tokens = 6 * 16 + 2;
+  rig.engine->Submit(request);
+  rig.Drain();
+  EXPECT_EQ(rig.source->objects().size(), 3U);
+  EXPECT_EQ(rig.source->puts, 3);
+  rig.engine->Evict(100);
+  rig.engine->stats = {};
+  std::vector<uint64_t> other = Prompt(1, 7);
+  other.back() = 99;  // another answer to the same prompt
+  request.keys = ToyKeys(other);
+  rig.engine->Submit(request);
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 6);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 1);
+  rig.engine->Evict(100);
+  rig.engine->stats = {};
+  rig.engine->Submit(RequestOf(Prompt(1, 7)));  // the next turn
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 7);
+}
+
 TEST(ConnectorTest, ALongerPromptLoadsWhatItShares) {
   Rig rig;
   rig.engine->Submit(RequestOf(Prompt(1, 8)));

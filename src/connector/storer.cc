@@ -58,6 +58,8 @@ using GatherPtr = std::shared_ptr<Gather>;
 struct Sequence {
   kv::CacheDomain domain;
   std::vector<kv::BlockHash> hashes;     // of blocks 0, 1, ...
+  int32_t prompt_blocks = 0;             // of them, known from the beginning
+  bool prompt_stored = false;            // its last chunk, if that is shorter than others
   std::map<int32_t, HeldBlockPtr> held;  // by position
   std::map<int32_t, int32_t> new_until;  // by first block of a chunk of the smallest layout: the
                                          // end of what was sealed in it
@@ -103,6 +105,7 @@ class StorerImpl final : public Storer, public std::enable_shared_from_this<Stor
       sequence.domain = key.domain;
       sequence.hashes.push_back(key.hash);
     }
+    sequence.prompt_blocks = static_cast<int32_t>(keys.size());
     MutexLock lock(mutex_);
     sequences_[ticket] = std::move(sequence);
   }
@@ -123,7 +126,9 @@ class StorerImpl final : public Storer, public std::enable_shared_from_this<Stor
         end = std::max(end, until);
       }
       for (const auto& [first, end] : ends) {
-        if (!sequence.done.contains({p, first})) {
+        const bool stored = sequence.prompt_stored && end == sequence.prompt_blocks &&
+                            end - first < layout.chunk_blocks;
+        if (!stored && sequence.done.insert({p, first}).second) {
           Store(sequence, p, {first, end - first});
         }
       }
@@ -188,9 +193,18 @@ class StorerImpl final : public Storer, public std::enable_shared_from_this<Stor
       }
       for (const int32_t first : chunks) {
         const kv::BlockRange chunk{first, layout.chunk_blocks};
-        if (!sequence.done.contains({p, first}) && AllHeld(sequence, chunk)) {
+        if (AllHeld(sequence, chunk) && sequence.done.insert({p, first}).second) {
           Store(sequence, p, chunk);
         }
+      }
+      // The same prompt may get another answer: its last chunk counts without this one's.
+      if (touched.contains(sequence.prompt_blocks - 1)) {
+        const int32_t first = layout.FirstBlockOf(sequence.prompt_blocks - 1);
+        const int32_t blocks = sequence.prompt_blocks - first;
+        if (blocks < layout.chunk_blocks) {
+          Store(sequence, p, {first, blocks});
+        }
+        sequence.prompt_stored = true;
       }
     }
     DropDone(sequence);
@@ -279,8 +293,8 @@ class StorerImpl final : public Storer, public std::enable_shared_from_this<Stor
   }
 
   // Decides that a chunk is stored in a profile; asks the engine for what of it is not here.
-  void Store(Sequence& sequence, size_t p, const kv::BlockRange& chunk) KVIK_REQUIRES(mutex_) {
-    sequence.done.insert({p, chunk.first_block});
+  void Store(const Sequence& sequence, size_t p, const kv::BlockRange& chunk)
+      KVIK_REQUIRES(mutex_) {
     const CodecProfile& profile = *options_.profiles[p];
     if (static_cast<size_t>(chunk.end_block()) > sequence.hashes.size()) {
       return;

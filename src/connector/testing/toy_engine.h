@@ -62,7 +62,8 @@ inline std::vector<std::byte> ToyBytes(const kv::ContentKey& key, const kv::KvGe
 
 struct ToyRequest {
   std::vector<kv::ContentKey> keys;
-  int32_t num_tokens = 0;  // at least one beyond the loadable blocks
+  int32_t num_tokens = 0;       // of the prompt; at least one beyond the loadable blocks
+  size_t generated_blocks = 0;  // of `keys`: the answer's
   kv::MinQuality quality;
   std::shared_ptr<const kv::TransferParams> transfer;
   int64_t slo_ttft_us = 0;
@@ -109,13 +110,14 @@ class ToyEngine {
   kv::TicketId Submit(ToyRequest request) {
     auto& r = requests_[++last_ticket_];
     r.want = std::move(request);
-    const auto full = static_cast<int32_t>(r.want.keys.size());
-    r.loadable = std::min(full, (r.want.num_tokens - 1) / geometry_.block_size_tokens);
-    r.blocks.assign(static_cast<size_t>(full), Slot{});
+    const size_t full = r.want.keys.size() - r.want.generated_blocks;
+    r.loadable =
+        std::min(static_cast<int32_t>(full), (r.want.num_tokens - 1) / geometry_.block_size_tokens);
+    r.blocks.assign(r.want.keys.size(), Slot{});
     kv::LoadRequest ask;
     ask.ticket = last_ticket_;
     ask.request = last_ticket_;
-    ask.keys = r.want.keys;
+    ask.keys = std::span(r.want.keys).first(full);
     ask.num_loadable = r.loadable;
     ask.num_tokens = r.want.num_tokens;
     ask.quality = r.want.quality;
