@@ -440,7 +440,8 @@ HttpClient::HttpClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpClient::~HttpClient() = default;
 
 Result<std::unique_ptr<HttpClient>> HttpClient::Create(const std::string& base_url,
-                                                       const std::string& api_key, int timeout_s) {
+                                                       const std::string& api_key, int timeout_s,
+                                                       int connect_timeout_s) {
   const size_t scheme_end = base_url.find("://");
   const std::string scheme = base_url.substr(0, scheme_end == std::string::npos ? 0 : scheme_end);
   if (scheme != "http" && scheme != "https") {
@@ -465,7 +466,7 @@ Result<std::unique_ptr<HttpClient>> HttpClient::Create(const std::string& base_u
   }
   impl->client.set_keep_alive(true);
   impl->client.set_tcp_nodelay(true);
-  impl->client.set_connection_timeout(10);
+  impl->client.set_connection_timeout(connect_timeout_s);
   impl->client.set_read_timeout(timeout_s);
   impl->client.set_write_timeout(timeout_s);
   return std::unique_ptr<HttpClient>(new HttpClient(std::move(impl)));
@@ -516,5 +517,41 @@ Result<HttpReply> HttpClient::PostStreaming(const std::string& path, const std::
   }
   return reply;
 }
+
+Result<int> HttpClient::Send(const HttpExchange& exchange) {
+  httplib::Request request;
+  request.method = exchange.method;
+  request.path = impl_->prefix + exchange.path;
+  request.headers = impl_->headers;
+  for (const auto& [name, value] : exchange.headers) {
+    request.headers.erase(name);
+    request.headers.emplace(name, value);
+  }
+  if (exchange.method != "GET" && exchange.method != "HEAD") {
+    request.set_header("Content-Type", "application/json");
+    request.body = exchange.body;
+  }
+  int status = 0;
+  bool stopped = false;
+  request.response_handler = [&](const httplib::Response& response) {
+    status = response.status;
+    if (exchange.on_start) {
+      exchange.on_start(status, response.get_header_value("Content-Type"));
+    }
+    return true;
+  };
+  request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
+    stopped = !exchange.on_bytes({data, size});
+    return !stopped;
+  };
+  httplib::Response response;
+  httplib::Error error = httplib::Error::Success;
+  if (!impl_->client.send(request, response, error) && !stopped) {
+    return impl_->Failed(exchange.path, error);
+  }
+  return status;
+}
+
+void HttpClient::Cancel() { impl_->client.stop(); }
 
 }  // namespace kvik::server

@@ -19,6 +19,11 @@
 
 namespace kvik::server {
 
+// Whether a server listens there on every address, so that it is no place to send others to.
+[[nodiscard]] inline bool IsWildcardHost(std::string_view host) {
+  return host == "0.0.0.0" || host == "::" || host == "[::]" || host.empty();
+}
+
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
@@ -92,14 +97,27 @@ struct HttpReply {
   std::string body;
 };
 
-// One kept-alive connection. Thread-compatible.
+// A call whose reply is taken as it comes, whatever its status.
+struct HttpExchange {
+  std::string method = "POST";
+  std::string path;
+  HttpHeaders headers;
+  std::string body;  // JSON
+  // The head of the reply is there. May be empty.
+  std::function<void(int status, const std::string& content_type)> on_start;
+  // Pieces of the body; false closes the connection and is no error.
+  std::function<bool(std::string_view)> on_bytes;
+};
+
+// One kept-alive connection. Thread-compatible, but for Cancel.
 class HttpClient {
  public:
   // `base_url`: "http://host[:port]", maybe with a path to put before every path. No connection is
   // made yet. kInvalidInput: not such a URL.
   static Result<std::unique_ptr<HttpClient>> Create(const std::string& base_url,
                                                     const std::string& api_key = "",
-                                                    int timeout_s = 600);
+                                                    int timeout_s = 600,
+                                                    int connect_timeout_s = 10);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -111,6 +129,11 @@ class HttpClient {
   // and is no error. The body of other replies is returned.
   Result<HttpReply> PostStreaming(const std::string& path, const std::string& json,
                                   const std::function<bool(std::string_view)>& on_bytes);
+  // The status. kUnavailable: no connection, or it broke before the reply's end.
+  Result<int> Send(const HttpExchange& exchange);
+  // Breaks the call that is under way, from any thread; none: no effect. May wait for a connection
+  // that is being made.
+  void Cancel();
 
  private:
   struct Impl;

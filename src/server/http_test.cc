@@ -13,29 +13,12 @@
 #include <string>
 #include <thread>
 
+#include "server/testing/running_server.h"
+
 namespace kvik::server {
 namespace {
 
-// A server on a free port that answers with `handler` until it goes out of scope.
-class Running {
- public:
-  explicit Running(HttpHandler handler, HttpServerOptions options = {}) {
-    options.error_body = [](int status) { return "{\"status\":" + std::to_string(status) + "}"; };
-    server_ = HttpServer::Bind(options, std::move(handler)).value();
-    thread_ = std::thread([this] { server_->Serve(); });
-  }
-  ~Running() {
-    server_->Shutdown();
-    thread_.join();
-  }
-  [[nodiscard]] int port() const { return server_->port(); }
-  [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + std::to_string(port()); }
-  HttpServer& server() { return *server_; }
-
- private:
-  std::unique_ptr<HttpServer> server_;
-  std::thread thread_;
-};
+using Running = testing::RunningServer;
 
 HttpResponse Echo(const HttpRequest& request) {
   HttpResponse response;
@@ -68,7 +51,7 @@ TEST(Http, ATakenPortIsAnError) {
   const auto second = HttpServer::Bind(options, Echo);
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code, ErrorCode::kUnavailable);
-  EXPECT_THAT(second.error().message, testing::HasSubstr(std::to_string(running.port())));
+  EXPECT_THAT(second.error().message, ::testing::HasSubstr(std::to_string(running.port())));
 }
 
 TEST(Http, StreamsPiecesAsTheyAreWritten) {
@@ -180,6 +163,55 @@ TEST(Http, ShutdownLetsARunningStreamFinish) {
     reader.join();
   }
   EXPECT_EQ(all, "begin end");
+}
+
+TEST(Http, ACallIsBrokenFromAnotherThread) {
+  std::latch entered(1);
+  Running running([&](const HttpRequest& request) {
+    entered.count_down();
+    while (!request.client_gone()) {
+      std::this_thread::yield();
+    }
+    return HttpResponse();
+  });
+  auto client = HttpClient::Create(running.url()).value();
+  std::thread breaker([&] {
+    entered.wait();
+    client->Cancel();
+  });
+  HttpExchange exchange;
+  exchange.path = "/";
+  exchange.on_bytes = [](std::string_view) { return true; };
+  const Result<int> status = client->Send(exchange);
+  breaker.join();
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+}
+
+TEST(Http, AnExchangeSeesHeadAndBodyOfAnyStatus) {
+  Running running([](const HttpRequest& request) {
+    HttpResponse response;
+    response.status = 418;
+    response.body = request.method + " " + *request.Header("X-One");
+    return response;
+  });
+  auto client = HttpClient::Create(running.url(), "key").value();
+  HttpExchange exchange;
+  exchange.method = "DELETE";
+  exchange.path = "/";
+  exchange.headers = {{"X-One", "1"}};
+  std::string head;
+  std::string body;
+  exchange.on_start = [&](int status, const std::string& type) {
+    head = std::to_string(status) + " " + type;
+  };
+  exchange.on_bytes = [&](std::string_view bytes) {
+    body += bytes;
+    return true;
+  };
+  EXPECT_EQ(client->Send(exchange).value(), 418);
+  EXPECT_EQ(head, "418 application/json");
+  EXPECT_EQ(body, "DELETE 1");
 }
 
 TEST(Http, RefusesWhatIsNoUrl) {

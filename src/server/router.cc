@@ -1,0 +1,613 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/router.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/json_parse.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/rng.h"
+#include "server/api_error.h"
+#include "server/api_key.h"
+#include "server/openai_request.h"
+#include "server/sse.h"
+#include "server/upstream.h"
+
+namespace kvik::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// How long a client may be gone before its calls are broken, while nothing comes.
+constexpr std::chrono::milliseconds kClientCheckInterval{100};
+constexpr int64_t kMaxLeaseMs = 24 * 3600 * 1000;
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+HttpResponse JsonResponse(std::string body, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.body = std::move(body);
+  return response;
+}
+
+HttpResponse ErrorResponse(const ApiError& error) {
+  return JsonResponse(FormatError(error), error.status);
+}
+
+HttpResponse Unavailable(const std::string& message) {
+  return ErrorResponse(FromError(Error{ErrorCode::kUnavailable, message}));
+}
+
+HttpResponse BadRequest(const std::string& message, const char* param = "") {
+  ApiError error;
+  error.message = message;
+  error.param = param;
+  return ErrorResponse(error);
+}
+
+// What the prompt is to whoever compares beginnings: the text, or how it is written.
+std::string PromptText(const Json& body) {
+  for (const char* name : {"messages", "prompt"}) {
+    const auto it = body.find(name);
+    if (it != body.end()) {
+      return it->is_string() ? it->get<std::string>() : Dump(*it);
+    }
+  }
+  return {};
+}
+
+HttpHeaders ForwardedHeaders(const HttpRequest& request) {
+  HttpHeaders headers;
+  for (const char* name : {"Authorization", "X-Kvik-Workload", "X-Kvik-Slo-Ttft-Ms",
+                           "X-Kvik-Slo-Ms", "X-Kvik-Quality"}) {
+    if (const std::string* value = request.Header(name)) {
+      headers.emplace_back(name, *value);
+    }
+  }
+  return headers;
+}
+
+Json TransferJson(bool prefill_elsewhere, bool decode_elsewhere, const NodeFacts* at,
+                  const std::string& request_id) {
+  Json json;
+  json["do_remote_prefill"] = prefill_elsewhere;
+  json["do_remote_decode"] = decode_elsewhere;
+  if (at != nullptr) {
+    json["remote_host"] = at->kv_host;
+    json["remote_port"] = at->kv_port;
+    json["remote_engine_id"] = at->engine_id;
+  }
+  json["remote_request_id"] = request_id;
+  return json;
+}
+
+// The same prompt with as little to generate as can be, so that the node computes its KV.
+Json PrefillBody(const Json& body) {
+  Json prefill = body;
+  for (const char* name : {"max_completion_tokens", "min_tokens", "n", "stop", "stream_options",
+                           "logprobs", "top_logprobs", "echo", "best_of"}) {
+    prefill.erase(name);
+  }
+  if (const auto kvik = prefill.find("kvik"); kvik != prefill.end() && kvik->is_object()) {
+    kvik->erase("forced_token_ids");
+  }
+  prefill["max_tokens"] = 1;
+  prefill["stream"] = true;  // the head of its reply says that the prompt was accepted
+  return prefill;
+}
+
+}  // namespace
+
+struct Router::Metrics {
+  void Request(const char* outcome) {
+    registry
+        .AddCounter("kvik:router_requests_total", "Requests by how they ended.",
+                    {{"outcome", outcome}})
+        .Add();
+  }
+  // A call that failed and was made again at another node, or done without.
+  void Retry(const char* role) {
+    registry
+        .AddCounter("kvik:router_retries_total", "Calls to nodes that failed, by the node's role.",
+                    {{"role", role}})
+        .Add();
+  }
+
+  MetricsRegistry registry;
+  Histogram& first_byte = registry.AddHistogram(
+      "kvik:router_time_to_first_byte_seconds", "From arrival to the first byte of an answer.",
+      {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60});
+  Histogram& prefill_accept = registry.AddHistogram(
+      "kvik:router_prefill_accept_seconds", "From arrival until a prefill node took the prompt.",
+      {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5});
+};
+
+// One request on its way: the calls that are made for it.
+class Router::Relay : public std::enable_shared_from_this<Relay> {
+ public:
+  Relay(Router& router, const HttpRequest& request, Json body, std::string id)
+      : router_(router),
+        path_(request.path),
+        headers_(ForwardedHeaders(request)),
+        body_(std::move(body)),
+        id_(std::move(id)),
+        arrived_us_(router.clock_.NowMicros()),
+        pieces_(PromptPieces(PromptText(body_))) {
+    headers_.emplace_back("X-Request-Id", id_);
+  }
+
+  // Until the answer is there, or has begun to stream.
+  HttpResponse Run(const HttpRequest& request) {
+    const auto gone = [&] { return request.client_gone(); };
+    const bool arranged = body_.contains("kv_transfer_params");  // the client did it by itself
+    for (;;) {
+      decode_.visit = router_.nodes_.Pick(NodeRole::kDecode, pieces_, decode_.tried);
+      if (decode_.visit == nullptr) {
+        router_.metrics_->Request("failed");
+        return last_failure_ ? *std::move(last_failure_)
+                             : Unavailable("No node that decodes is up.");
+      }
+      if (decode_.visit->role() == NodeRole::kDecode && !arranged && !from_) {
+        if (std::optional<HttpResponse> refused = Prefill(gone)) {
+          return *std::move(refused);
+        }
+      }
+      if (std::optional<HttpResponse> reply = Decode(gone)) {
+        return *std::move(reply);
+      }
+      decode_.tried.push_back(decode_.visit->url());
+      router_.metrics_->Retry("decode");
+    }
+  }
+
+ private:
+  using Gone = std::function<bool()>;
+  // A role in this request, and who plays it.
+  struct Part {
+    std::vector<std::string> tried;
+    std::unique_ptr<NodeTable::Visit> visit;
+    int number = 0;  // of the call
+    std::unique_ptr<UpstreamCall> call;
+  };
+
+  void Call(Part& part, const Json& body) {
+    HttpExchange exchange;
+    exchange.path = path_;
+    exchange.headers = headers_;
+    exchange.body = Dump(body);
+    part.number = ++calls_;
+    part.call = std::make_unique<UpstreamCall>(part.number, part.visit->url(), std::move(exchange),
+                                               events_);
+  }
+
+  // The next event of a part's call; nullopt when the client has left.
+  std::optional<UpstreamEvent> Next(const Part& part, const Gone& gone) {
+    for (;;) {
+      std::optional<UpstreamEvent> event = events_->PopFor(kClientCheckInterval);
+      if (!event) {
+        if (gone()) {
+          return std::nullopt;
+        }
+      } else if (event->call == part.number) {
+        return event;
+      } else if (event->call == prefill_.number && event->kind == UpstreamEvent::Kind::kEnd) {
+        if (event->error) {
+          Failed(prefill_, event->error->message);  // the decode node goes on by itself
+        }
+        prefill_.visit.reset();
+      }
+    }
+  }
+  // The rest of a reply. False: the client has left, or the call broke.
+  bool ReadBody(const Part& part, const Gone& gone, std::string& body) {
+    for (;;) {
+      std::optional<UpstreamEvent> event = Next(part, gone);
+      if (!event || event->error) {
+        return false;
+      }
+      if (event->kind == UpstreamEvent::Kind::kEnd) {
+        return true;
+      }
+      body += event->bytes;
+    }
+  }
+
+  void Failed(Part& part, const std::string& why) {
+    part.visit->Fail();
+    if (router_.nodes_.Down(part.visit->url(), why)) {
+      LogWarning("%s is out: %s", part.visit->url().c_str(), why.c_str());
+    }
+  }
+  HttpResponse ClientLeft() {
+    router_.metrics_->Request("client_left");
+    End();
+    return Unavailable("The client has left.");
+  }
+  void End() {
+    for (Part* part : {&prefill_, &decode_}) {
+      part->call.reset();
+      part->visit.reset();
+    }
+  }
+
+  // Finds a prefill node that takes the prompt. What is returned goes to the client and that is it.
+  std::optional<HttpResponse> Prefill(const Gone& gone) {
+    for (;;) {
+      prefill_.visit = router_.nodes_.Pick(NodeRole::kPrefill, pieces_, prefill_.tried);
+      if (prefill_.visit == nullptr) {
+        prefill_.call.reset();
+        if (!router_.options_.fail_without_prefill) {
+          return std::nullopt;
+        }
+        router_.metrics_->Request("failed");
+        return Unavailable("No prefill node takes the request.");
+      }
+      Json body = PrefillBody(body_);
+      // What the decode node may have of earlier turns needs not be computed again.
+      const NodeFacts& other = decode_.visit->facts();
+      const bool has_more =
+          !other.kv_host.empty() && decode_.visit->seen_pieces() > prefill_.visit->seen_pieces();
+      body["kv_transfer_params"] = TransferJson(has_more, true, has_more ? &other : nullptr, id_);
+      Call(prefill_, body);
+      const std::optional<UpstreamEvent> head = Next(prefill_, gone);
+      if (!head) {
+        return ClientLeft();
+      }
+      if (head->kind == UpstreamEvent::Kind::kStart && head->status < 300) {
+        router_.metrics_->prefill_accept.Observe(SinceArrivalS());
+        from_ = prefill_.visit->facts();
+        return std::nullopt;
+      }
+      if (head->kind == UpstreamEvent::Kind::kEnd) {
+        Failed(prefill_, head->error ? head->error->message : "no reply");
+      } else {
+        HttpResponse reply;
+        reply.status = head->status;
+        const bool whole = ReadBody(prefill_, gone, reply.body);
+        if (whole && head->status < 500 && head->status != 429) {
+          router_.metrics_->Request("refused");
+          End();
+          return reply;
+        }
+        prefill_.visit->Fail();
+      }
+      prefill_.tried.push_back(prefill_.visit->url());
+      router_.metrics_->Retry("prefill");
+    }
+  }
+
+  // nullopt: this node did not answer, and nothing has reached the client.
+  std::optional<HttpResponse> Decode(const Gone& gone) {
+    Json body = body_;
+    if (from_) {
+      body["kv_transfer_params"] = TransferJson(true, false, &*from_, id_);
+    }
+    Call(decode_, body);
+    std::optional<UpstreamEvent> head = Next(decode_, gone);
+    if (!head) {
+      return ClientLeft();
+    }
+    if (head->kind != UpstreamEvent::Kind::kStart) {
+      Failed(decode_, head->error ? head->error->message : "no reply");
+      return std::nullopt;
+    }
+    router_.metrics_->first_byte.Observe(SinceArrivalS());
+    HttpResponse reply;
+    reply.status = head->status;
+    reply.content_type = head->content_type;
+    if (head->status < 300 && head->content_type.starts_with("text/event-stream")) {
+      reply.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+      reply.stream = [self = shared_from_this()](HttpStream& out) { self->Stream(out); };
+      return reply;
+    }
+    if (!ReadBody(decode_, gone, reply.body)) {
+      if (gone()) {
+        return ClientLeft();
+      }
+      Failed(decode_, "the reply broke off");
+      return std::nullopt;
+    }
+    if (reply.status >= 500 || reply.status == 429) {
+      decode_.visit->Fail();
+      last_failure_ = std::move(reply);
+      return std::nullopt;
+    }
+    router_.metrics_->Request(reply.status < 300 ? "ok" : "refused");
+    End();
+    return reply;
+  }
+
+  void Stream(HttpStream& out) {
+    for (;;) {
+      const std::optional<UpstreamEvent> event = Next(decode_, [&] { return out.client_gone(); });
+      if (!event || (event->kind == UpstreamEvent::Kind::kBytes && !out.Write(event->bytes))) {
+        router_.metrics_->Request("client_left");
+        break;
+      }
+      if (event->kind != UpstreamEvent::Kind::kEnd) {
+        continue;
+      }
+      if (event->error) {
+        Failed(decode_, event->error->message);
+        const ApiError error =
+            FromError(Error{ErrorCode::kUnavailable, "The node that was answering is gone."});
+        // Ends an event that may have been cut.
+        out.Write("\n\n" + SseEvent(FormatError(error)) + SseEvent("[DONE]"));
+      }
+      router_.metrics_->Request(event->error ? "failed" : "ok");
+      break;
+    }
+    End();
+  }
+
+  [[nodiscard]] double SinceArrivalS() const {
+    return static_cast<double>(router_.clock_.NowMicros() - arrived_us_) * 1e-6;
+  }
+
+  Router& router_;
+  const std::string path_;
+  HttpHeaders headers_;
+  const Json body_;
+  const std::string id_;
+  const int64_t arrived_us_;
+  const std::vector<uint64_t> pieces_;
+  const std::shared_ptr<UpstreamCall::Queue> events_ = UpstreamCall::MakeQueue();
+  int calls_ = 0;
+  Part prefill_;
+  Part decode_;
+  std::optional<NodeFacts> from_;             // the prefill node that took the prompt
+  std::optional<HttpResponse> last_failure_;  // of a decode node
+};
+
+Router::Router(RouterOptions options, NodeTable& nodes, const Clock& clock)
+    : options_(std::move(options)),
+      nodes_(nodes),
+      clock_(clock),
+      metrics_(std::make_unique<Metrics>()) {}
+
+Router::~Router() = default;
+
+HttpResponse Router::Handle(const HttpRequest& request) {
+  try {
+    return Route(request);
+  } catch (const std::exception& e) {  // bad_alloc at best; one request must not end the router
+    LogError("%s %s: %s", request.method.c_str(), request.path.c_str(), e.what());
+    return ErrorResponse(FromError(Err(ErrorCode::kInternal, "The request failed: %s", e.what())));
+  }
+}
+
+HttpResponse Router::Route(const HttpRequest& request) {
+  const std::string& path = request.path;
+  const bool get = request.method == "GET" || request.method == "HEAD";
+  if (path == "/health" && get) {
+    return Health();
+  }
+  if (path == "/ping") {
+    return JsonResponse("");
+  }
+  if (path == "/version" && get) {
+    return JsonResponse(Dump(Json{{"version", options_.version}}));
+  }
+  if (path == "/metrics" && get) {
+    HttpResponse response = JsonResponse(RenderMetrics());
+    response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    return response;
+  }
+  if (path == "/nodes") {
+    if (std::optional<ApiError> error = CheckApiKey(request, options_.api_key)) {
+      return ErrorResponse(*error);
+    }
+    if (get) {
+      return ListNodes();
+    }
+    if (request.method == "POST" || request.method == "DELETE") {
+      return request.method == "POST" ? JoinNode(request) : LeaveNode(request);
+    }
+  }
+  if (request.method == "POST" && (path == "/v1/chat/completions" || path == "/v1/completions")) {
+    return Generate(request);
+  }
+  if (request.method == "POST" && path == "/reset_prefix_cache") {
+    return ForwardToAll(request);
+  }
+  return Forward(request);
+}
+
+std::string Router::NewId(const HttpRequest& request) {
+  const std::string* given = request.Header("X-Request-Id");
+  if (given != nullptr && !given->empty() && given->size() <= 128 &&
+      std::all_of(given->begin(), given->end(), [](char c) { return c > ' ' && c < 127; })) {
+    return *given;
+  }
+  Rng rng(options_.id_seed, next_id_++);
+  char text[33];
+  std::snprintf(text, sizeof(text), "%016" PRIx64 "%016" PRIx64, rng.Next(), rng.Next());
+  return text;
+}
+
+HttpResponse Router::Generate(const HttpRequest& request) {
+  if (draining_) {
+    return Unavailable("The router is shutting down.");
+  }
+  Result<Json> body = ParseJson<Json>(
+      request.body, {.max_nesting = kMaxJsonNesting, .max_members = kMaxJsonMembers});
+  if (!body) {
+    return BadRequest("The request body " + body.error().message + ".");
+  }
+  if (!body->is_object()) {
+    return BadRequest("The request body must be a JSON object.");
+  }
+  return std::make_shared<Relay>(*this, request, *std::move(body), NewId(request))->Run(request);
+}
+
+HttpResponse Router::Forward(const HttpRequest& request) {
+  std::vector<std::string> tried;
+  for (;;) {
+    const std::unique_ptr<NodeTable::Visit> visit = nodes_.Pick(NodeRole::kDecode, {}, tried);
+    if (visit == nullptr) {
+      return Unavailable("No node that decodes is up.");
+    }
+    HttpExchange exchange;
+    exchange.method = request.method;
+    exchange.path = request.path;
+    exchange.headers = ForwardedHeaders(request);
+    exchange.body = request.body;
+    const auto events = UpstreamCall::MakeQueue();
+    const UpstreamCall call(0, visit->url(), std::move(exchange), events);
+    HttpResponse reply;
+    for (;;) {
+      std::optional<UpstreamEvent> event = events->PopFor(kClientCheckInterval);
+      if (!event) {
+        if (request.client_gone()) {
+          return Unavailable("The client has left.");
+        }
+        continue;
+      }
+      if (event->kind == UpstreamEvent::Kind::kStart) {
+        reply.status = event->status;
+        reply.content_type = event->content_type;
+      } else if (event->kind == UpstreamEvent::Kind::kBytes) {
+        reply.body += event->bytes;
+      } else if (event->error) {
+        visit->Fail();
+        nodes_.Down(visit->url(), event->error->message);
+        tried.push_back(visit->url());
+        break;
+      } else {
+        return reply;
+      }
+    }
+  }
+}
+
+HttpResponse Router::ForwardToAll(const HttpRequest& request) {
+  std::string failed;
+  for (const NodeState& node : nodes_.Nodes()) {
+    Result<std::unique_ptr<HttpClient>> client = HttpClient::Create(node.url);
+    HttpExchange exchange;
+    exchange.method = request.method;
+    exchange.path = request.path;
+    exchange.headers = ForwardedHeaders(request);
+    exchange.body = request.body;
+    exchange.on_bytes = [](std::string_view) { return true; };
+    const Result<int> status = client ? (*client)->Send(exchange) : Result<int>(client.error());
+    if (!status || *status >= 300) {
+      failed += (failed.empty() ? "" : ", ") + node.url;
+    }
+  }
+  return failed.empty() ? JsonResponse("") : Unavailable("Not done at " + failed + ".");
+}
+
+HttpResponse Router::Health() const {
+  Json up;
+  up["prefill"] = 0;
+  up["decode"] = 0;
+  up["both"] = 0;
+  for (const NodeState& node : nodes_.Nodes()) {
+    Json& count = up[NodeRoleName(node.role)];
+    count = count.get<int>() + (node.up ? 1 : 0);
+  }
+  const bool ok = !draining_ && (up["decode"] > 0 || up["both"] > 0);
+  Json json;
+  json["status"] = ok ? "ok" : draining_ ? "draining" : "no node that decodes is up";
+  json["role"] = "router";
+  json["nodes_up"] = std::move(up);
+  return JsonResponse(Dump(json), ok ? 200 : 503);
+}
+
+HttpResponse Router::ListNodes() const {
+  Json list = Json::array();
+  for (const NodeState& node : nodes_.Nodes()) {
+    Json entry;
+    entry["url"] = node.url;
+    entry["role"] = NodeRoleName(node.role);
+    entry["up"] = node.up;
+    if (!node.up) {
+      entry["reason"] = node.reason;
+    }
+    if (!node.facts.kv_host.empty()) {
+      entry["kv"] = node.facts.kv_host + ":" + std::to_string(node.facts.kv_port);
+    }
+    entry["engine_id"] = node.facts.engine_id;
+    entry["requests_running"] = node.running;
+    entry["requests"] = node.requests;
+    entry["failures"] = node.failures;
+    list.push_back(std::move(entry));
+  }
+  return JsonResponse(Dump(Json{{"nodes", std::move(list)}}));
+}
+
+HttpResponse Router::JoinNode(const HttpRequest& request) {
+  const Result<Json> body = ParseJson<Json>(request.body, {});
+  const auto text = [&](const char* name) {
+    return body && body->is_object() && body->contains(name) && (*body)[name].is_string()
+               ? (*body)[name].get<std::string>()
+               : std::string();
+  };
+  const std::string url = text("url");
+  const std::optional<NodeRole> role = ParseNodeRole(text("role"));
+  if (const Result<std::unique_ptr<HttpClient>> client = HttpClient::Create(url); !client) {
+    return BadRequest("Invalid value for 'url': " + client.error().message + ".", "url");
+  }
+  if (!role) {
+    return BadRequest("Invalid value for 'role': must be prefill, decode or both.", "role");
+  }
+  int64_t lease_ms = 0;
+  if (const auto lease = body->find("lease_ms"); lease != body->end()) {
+    if (!lease->is_number_integer() || *lease < 1 || *lease > kMaxLeaseMs) {
+      return BadRequest("Invalid value for 'lease_ms': must be an integer of milliseconds.",
+                        "lease_ms");
+    }
+    lease_ms = lease->get<int64_t>();
+  }
+  if (nodes_.Join(url, *role, lease_ms * 1000)) {
+    LogInfo("%s has joined as %s", url.c_str(), NodeRoleName(*role));
+    if (options_.on_join) {
+      options_.on_join();
+    }
+  }
+  return JsonResponse(Dump(Json{{"url", url}, {"role", NodeRoleName(*role)}}));
+}
+
+HttpResponse Router::LeaveNode(const HttpRequest& request) {
+  const Result<Json> body = ParseJson<Json>(request.body, {});
+  if (!body || !body->is_object() || !body->contains("url") || !(*body)["url"].is_string()) {
+    return BadRequest("'url' is required.", "url");
+  }
+  const auto url = (*body)["url"].get<std::string>();
+  if (!nodes_.Leave(url)) {
+    ApiError error;
+    error.status = 404;
+    error.message = "There is no node " + url + ".";
+    error.code = "not_found";
+    return ErrorResponse(error);
+  }
+  LogInfo("%s has left", url.c_str());
+  return JsonResponse(Dump(Json{{"url", url}}));
+}
+
+std::string Router::RenderMetrics() const {
+  MetricsRegistry& registry = metrics_->registry;
+  for (const NodeState& node : nodes_.Nodes()) {
+    const MetricsRegistry::Labels labels = {{"url", node.url}, {"role", NodeRoleName(node.role)}};
+    registry.AddGauge("kvik:router_node_up", "Whether the node answers.", labels)
+        .Set(node.up ? 1 : 0);
+    registry
+        .AddGauge("kvik:router_node_requests_running", "Requests that the router has there.",
+                  labels)
+        .Set(static_cast<double>(node.running));
+  }
+  return registry.Render();
+}
+
+}  // namespace kvik::server
