@@ -82,7 +82,7 @@ Generation::Generation(EngineClient& engine, ServerMetrics& metrics, int32_t n)
 
 Generation::~Generation() {
   for (Running& running : running_) {
-    if (!running.engine_done) {
+    if (!running.engine_done && !running.aborted) {
       engine_.Abort(running.id);
     }
     if (!running.text.finished()) {
@@ -93,7 +93,8 @@ Generation::~Generation() {
 
 ApiResult<std::unique_ptr<Generation>> Generation::Start(
     EngineClient& engine, const PromptBuilder& builder, ServerMetrics& metrics, const Clock& clock,
-    const std::vector<std::vector<TokenId>>& prompts, const GenerationParams& params) {
+    const std::vector<std::vector<TokenId>>& prompts, const GenerationParams& params,
+    const KvTerms& kv) {
   const text::Tokenizer& tokenizer = builder.tokenizer();
   if (std::optional<ApiError> error = CheckIds(prompts, params, tokenizer.vocab_size())) {
     return *std::move(error);
@@ -135,6 +136,11 @@ ApiResult<std::unique_ptr<Generation>> Generation::Start(
       request.session = params.session;
       request.will_continue = params.will_continue;
       request.retention = params.retention;
+      request.quality = kv.quality;
+      request.workload = kv.workload;
+      request.slo_ttft_us = kv.slo_ttft_us;
+      request.slo_us = kv.slo_us;
+      request.transfer = kv.transfer;
       request.tool_of_call = [&tokenizer](std::span<const TokenId> call) {
         return ToolDigest(tokenizer, call);
       };
@@ -150,7 +156,8 @@ ApiResult<std::unique_ptr<Generation>> Generation::Start(
       if (!id) {
         return FromError(id.error());
       }
-      generation->running_.push_back(Running{*id, Choice(tokenizer, params), {}, false, 0});
+      generation->running_.push_back(
+          Running{*id, Choice(tokenizer, params), {}, {}, nullptr, false, false, 0});
       ++generation->unfinished_;
       metrics.OnStart(params.n, max_new_tokens);
     }
@@ -181,7 +188,9 @@ ApiResult<std::vector<GenerationEvent>> Generation::Next(std::chrono::microsecon
   for (Arrival& arrival : arrivals) {
     Running& running = running_[static_cast<size_t>(arrival.choice)];
     const std::optional<engine::FinishReason> finish = arrival.output.finish;
-    running.engine_done = running.engine_done || finish.has_value();
+    if (finish) {
+      NoteEnd(running, arrival.output);
+    }
     if (running.text.finished()) {
       continue;  // sampled before the engine heard of the stop string
     }
@@ -197,16 +206,55 @@ ApiResult<std::vector<GenerationEvent>> Generation::Next(std::chrono::microsecon
       --unfinished_;
       if (!finish) {
         engine_.Abort(running.id);
-        running.engine_done = true;
+        running.aborted = true;
       }
-      engine::Timing timing = arrival.output.timing;
-      timing.finished_us = arrival.time_us;
+      running.timing = arrival.output.timing;
+      running.timing.finished_us = arrival.time_us;
       metrics_.OnFinish(FinishName(*event.delta.finish), running.usage,
-                        running.text.completion_tokens(), timing);
+                        running.text.completion_tokens(), running.timing);
     }
     events.push_back(std::move(event));
   }
   return events;
+}
+
+void Generation::NoteEnd(Running& running, const engine::RequestOutput& output) {
+  running.engine_done = true;
+  running.transfer = output.transfer;
+  if (running.transfer != nullptr) {
+    metrics_.OnTransfer(*running.transfer);
+  }
+}
+
+void Generation::Settle() {
+  constexpr std::chrono::milliseconds kPatience{500};  // a step
+  const auto waits = [&] {
+    return std::any_of(running_.begin(), running_.end(), [](const Running& running) {
+      return !running.engine_done && running.usage.external_tokens > 0;
+    });
+  };
+  while (waits()) {
+    std::optional<Arrival> arrival = queue_->PopFor(kPatience);
+    if (!arrival) {
+      return;
+    }
+    Running& running = running_[static_cast<size_t>(arrival->choice)];
+    if (arrival->output.finish) {
+      NoteEnd(running, arrival->output);
+    }
+  }
+}
+
+KvReport Generation::report() const {
+  KvReport report;
+  report.timing = running_.front().timing;
+  for (const Running& running : running_) {
+    report.quality = std::min(report.quality, running.usage.least_q);
+    if (report.transfer == nullptr) {
+      report.transfer = running.transfer;
+    }
+  }
+  return report;
 }
 
 ReplyUsage Generation::usage() const {
@@ -219,6 +267,7 @@ ReplyUsage Generation::usage() const {
       total.cached_tokens += running.usage.cached_tokens;
       total.prefix_tokens += running.usage.prefix_tokens;
       total.cached_segments += running.usage.cached_segments;
+      total.external_tokens += running.usage.external_tokens;
     }
   }
   return total;

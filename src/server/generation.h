@@ -25,6 +25,15 @@ struct GenerationEvent {
   ChoiceDelta delta;
 };
 
+// What a request says about KV, with the server's defaults filled in.
+struct KvTerms {
+  kv::MinQuality quality;
+  std::string workload;
+  int64_t slo_ttft_us = 0;
+  int64_t slo_us = 0;
+  std::shared_ptr<const kv::TransferParams> transfer;  // may be null
+};
+
 // Owned by one thread; the engine's sinks only reach its queue, which outlives both.
 class Generation {
  public:
@@ -33,7 +42,7 @@ class Generation {
   static ApiResult<std::unique_ptr<Generation>> Start(
       EngineClient& engine, const PromptBuilder& builder, ServerMetrics& metrics,
       const Clock& clock, const std::vector<std::vector<TokenId>>& prompts,
-      const GenerationParams& params);
+      const GenerationParams& params, const KvTerms& kv);
   // Aborts what still runs.
   ~Generation();
   Generation(const Generation&) = delete;
@@ -43,8 +52,12 @@ class Generation {
   // whole request.
   ApiResult<std::vector<GenerationEvent>> Next(std::chrono::microseconds patience);
   [[nodiscard]] bool finished() const { return unfinished_ == 0; }
+  // After `finished`: what the engine tells at a request's end may come a step after its text ended
+  // at a stop string. Waits for it, not for long.
+  void Settle();
 
   [[nodiscard]] ReplyUsage usage() const;
+  [[nodiscard]] KvReport report() const;
   [[nodiscard]] int32_t num_choices() const { return static_cast<int32_t>(running_.size()); }
 
  private:
@@ -59,12 +72,16 @@ class Generation {
     engine::RequestId id = 0;
     Choice text;
     engine::Usage usage;
+    engine::Timing timing;
+    std::shared_ptr<const kv::TransferReport> transfer;
     bool engine_done = false;
+    bool aborted = false;
     int64_t last_token_us = 0;
   };
 
   Generation(EngineClient& engine, ServerMetrics& metrics, int32_t n);
   void Observe(const Arrival& arrival);
+  void NoteEnd(Running& running, const engine::RequestOutput& output);
 
   EngineClient& engine_;
   ServerMetrics& metrics_;

@@ -3,29 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/fnv.h"
 #include "base/json_parse.h"
+#include "server/kvik_fields.h"
+#include "server/request_fields.h"
 
 namespace kvik::server {
 namespace {
 
-// Ordered: templates print tools and arguments in the client's order.
-using Json = nlohmann::ordered_json;
-
 constexpr size_t kMaxSaltBytes = 4096;
 constexpr size_t kMaxStopBytes = 4096;
-
-ApiError BadField(std::string param, const std::string& what) {
-  ApiError error;
-  error.message = "Invalid value for '" + param + "': " + what;
-  error.param = std::move(param);
-  return error;
-}
 
 ApiResult<Json> ParseObject(std::string_view body) {
   Result<Json> json =
@@ -42,182 +32,6 @@ ApiResult<Json> ParseObject(std::string_view body) {
   }
   return *std::move(json);
 }
-
-// An integer, or a float that is one (16.0).
-std::optional<int64_t> AsInteger(const Json& value) {
-  if (value.is_number_unsigned()) {
-    const auto number = value.get<uint64_t>();
-    return number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
-               ? std::numeric_limits<int64_t>::max()
-               : static_cast<int64_t>(number);
-  }
-  if (value.is_number_integer()) {
-    return value.get<int64_t>();
-  }
-  if (value.is_number_float()) {
-    const auto number = value.get<double>();
-    if (std::trunc(number) == number && std::fabs(number) < 9e15) {
-      return static_cast<int64_t>(number);
-    }
-  }
-  return std::nullopt;
-}
-
-std::string Quote(const Json& value) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > 60) {
-    text = text.substr(0, 60) + "...";
-  }
-  return text;
-}
-
-// Reads the members of one object. The first mistake sticks; readers after it give defaults, so a
-// parser is a list of fields with one check at its end.
-class Fields {
- public:
-  explicit Fields(const Json& object, std::string prefix = "")
-      : object_(object), prefix_(std::move(prefix)) {}
-
-  [[nodiscard]] bool failed() const { return error_.has_value(); }
-  [[nodiscard]] const ApiError& error() const { return *error_; }
-
-  void Fail(const std::string& name, const std::string& what) {
-    if (!error_) {
-      error_ = BadField(prefix_ + name, what);
-    }
-  }
-  void Adopt(const Fields& other) {
-    if (!error_ && other.error_) {
-      error_ = other.error_;
-    }
-  }
-
-  // nullptr when absent or null.
-  [[nodiscard]] const Json* Find(const char* name) const {
-    const auto it = object_.find(name);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-
-  bool Bool(const char* name, bool default_value) {
-    const Json* value = Find(name);
-    if (value == nullptr) {
-      return default_value;
-    }
-    if (!value->is_boolean()) {
-      Fail(name, "must be true or false, not " + Quote(*value));
-      return default_value;
-    }
-    return value->get<bool>();
-  }
-
-  std::optional<int64_t> OptionalInt(const char* name, int64_t low, int64_t high) {
-    const Json* value = Find(name);
-    if (value == nullptr) {
-      return std::nullopt;
-    }
-    const std::optional<int64_t> number = AsInteger(*value);
-    if (!number) {
-      Fail(name, "must be an integer, not " + Quote(*value));
-    } else if (*number < low || *number > high) {
-      Fail(name, "must be between " + std::to_string(low) + " and " + std::to_string(high) +
-                     ", not " + Quote(*value));
-      return std::nullopt;
-    }
-    return number;
-  }
-  int64_t Int(const char* name, int64_t default_value, int64_t low, int64_t high) {
-    return OptionalInt(name, low, high).value_or(default_value);
-  }
-  int32_t Int32(const char* name, int32_t default_value, int32_t low, int32_t high) {
-    return static_cast<int32_t>(Int(name, default_value, low, high));
-  }
-
-  // In [low, high], or (low, high] with `above_low`.
-  float Float(const char* name, float default_value, float low, float high,
-              bool above_low = false) {
-    const Json* value = Find(name);
-    if (value == nullptr) {
-      return default_value;
-    }
-    if (!value->is_number()) {
-      Fail(name, "must be a number, not " + Quote(*value));
-      return default_value;
-    }
-    const auto number = value->get<double>();
-    if (!(above_low ? number > low : number >= low) || !(number <= high)) {
-      Fail(name, std::string("must be ") + (above_low ? "above " : "at least ") + Quote(Json(low)) +
-                     " and at most " + Quote(Json(high)) + ", not " + Quote(*value));
-      return default_value;
-    }
-    return static_cast<float>(number);
-  }
-
-  std::string String(const char* name, size_t max_bytes) {
-    const Json* value = Find(name);
-    if (value == nullptr) {
-      return {};
-    }
-    if (!value->is_string()) {
-      Fail(name, "must be a string, not " + Quote(*value));
-      return {};
-    }
-    const auto& text = value->get_ref<const std::string&>();
-    if (text.size() > max_bytes) {
-      Fail(name, "is longer than " + std::to_string(max_bytes) + " bytes");
-      return {};
-    }
-    return text;
-  }
-
-  // A list of token ids; `what` names the elements in messages.
-  std::vector<TokenId> TokenIds(const std::string& name, const Json& list) {
-    std::vector<TokenId> ids;
-    if (!list.is_array()) {
-      Fail(name, "must be a list of token ids, not " + Quote(list));
-      return ids;
-    }
-    ids.reserve(list.size());
-    for (const Json& element : list) {
-      const std::optional<int64_t> id =
-          element.is_number_integer() ? AsInteger(element) : std::nullopt;
-      if (!id || *id < 0 || *id > std::numeric_limits<TokenId>::max()) {
-        Fail(name,
-             "element " + std::to_string(ids.size()) + " is not a token id: " + Quote(element));
-        return {};
-      }
-      ids.push_back(static_cast<TokenId>(*id));
-    }
-    return ids;
-  }
-
-  // Fields that are known and not done. Absent, null and `harmless` pass.
-  void Reject(const char* name, const char* why = "is not supported",
-              const Json& harmless = nullptr) {
-    const Json* value = Find(name);
-    if (value != nullptr && *value != harmless) {
-      if (!error_) {
-        error_ = ApiError();
-        error_->message = "'" + prefix_ + name + "' " + why + ".";
-        error_->param = prefix_ + name;
-        error_->code = "unsupported_parameter";
-      }
-    }
-  }
-
-  text::JinjaValue ToJinja(const std::string& name, const Json& value) {
-    Result<text::JinjaValue> converted = text::JinjaValue::FromJson(value.dump());
-    if (!converted) {
-      Fail(name, converted.error().message);
-      return {};
-    }
-    return std::move(converted).value();
-  }
-
- private:
-  const Json& object_;
-  std::string prefix_;
-  std::optional<ApiError> error_;
-};
 
 void ReadStop(Fields& fields, GenerationParams& params) {
   const Json* stop = fields.Find("stop");
@@ -303,127 +117,6 @@ void ReadStreamOptions(Fields& fields, GenerationParams& params) {
   fields.Adopt(inner);
 }
 
-// A name or a number; never 0.
-uint64_t ReadSession(Fields& fields, const Json& session) {
-  constexpr size_t kMaxSessionBytes = 256;
-  if (const auto number = session.is_number() ? AsInteger(session) : std::nullopt) {
-    return ReadSession(fields, Json(std::to_string(*number)));
-  }
-  if (!session.is_string() || session.get_ref<const std::string&>().empty() ||
-      session.get_ref<const std::string&>().size() > kMaxSessionBytes) {
-    fields.Fail("session", "must be an integer or a string of 1 to " +
-                               std::to_string(kMaxSessionBytes) + " bytes, not " + Quote(session));
-    return 0;
-  }
-  const uint64_t hash = Fnv1a(session.get_ref<const std::string&>());
-  return hash == 0 ? 1 : hash;
-}
-
-// An unknown name in an object that only kvik has is an error.
-void CheckNames(Fields& fields, const Json& object, std::initializer_list<std::string_view> known) {
-  for (const auto& [name, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) {
-      continue;
-    }
-    std::string list;
-    for (const std::string_view one : known) {
-      list += (list.empty() ? "" : ", ") + std::string(one);
-    }
-    fields.Fail(name.substr(0, 40), "is not known; known are " + list);
-  }
-}
-
-// A duration in milliseconds; for good without one.
-int64_t ReadDurationUs(Fields& fields, const char* name) {
-  constexpr int64_t kYearMs = int64_t{366} * 24 * 3600 * 1000;
-  const std::optional<int64_t> ms = fields.OptionalInt(name, 1, kYearMs);
-  return ms ? *ms * 1000 : kv::kForGood;
-}
-
-kv::RetentionRange ReadRange(Fields& fields, const Json& object) {
-  constexpr int32_t kInt32Max = std::numeric_limits<int32_t>::max();
-  CheckNames(fields, object, {"start", "end", "priority", "duration_ms"});
-  kv::RetentionRange range;
-  range.start_token = fields.Int32("start", 0, 0, kInt32Max);
-  range.end_token = fields.Int32("end", kInt32Max, 1, kInt32Max);
-  if (range.end_token <= range.start_token) {
-    fields.Fail("end", "must be more than start");
-  }
-  if (fields.Find("priority") == nullptr) {
-    fields.Fail("priority", "is required");
-  }
-  range.priority = fields.Int32("priority", kv::kDefaultPriority, 0, kv::kMaxPriority);
-  range.duration_us = ReadDurationUs(fields, "duration_ms");
-  return range;
-}
-
-std::shared_ptr<const kv::Retention> ReadRetention(Fields& fields, const Json& object) {
-  if (!object.is_object()) {
-    fields.Fail("retention", "must be an object, not " + Quote(object));
-    return nullptr;
-  }
-  const std::string prefix = "kvik.retention.";
-  Fields inner(object, prefix);
-  CheckNames(inner, object, {"ranges", "decode_priority", "decode_duration_ms"});
-  kv::Retention retention;
-  if (const Json* ranges = inner.Find("ranges")) {
-    if (!ranges->is_array() || ranges->size() > kv::kMaxRetentionRanges) {
-      inner.Fail("ranges", "must be a list of at most " + std::to_string(kv::kMaxRetentionRanges) +
-                               " objects");
-    } else {
-      for (size_t i = 0; i < ranges->size(); ++i) {
-        const std::string name = "ranges[" + std::to_string(i) + "]";
-        if (!(*ranges)[i].is_object()) {
-          inner.Fail(name, "must be an object, not " + Quote((*ranges)[i]));
-          break;
-        }
-        Fields range((*ranges)[i], prefix + name + ".");
-        retention.ranges.push_back(ReadRange(range, (*ranges)[i]));
-        inner.Adopt(range);
-      }
-    }
-  }
-  retention.decode_priority =
-      inner.Int32("decode_priority", kv::kDefaultPriority, 0, kv::kMaxPriority);
-  retention.decode_duration_us = ReadDurationUs(inner, "decode_duration_ms");
-  fields.Adopt(inner);
-  return std::make_shared<const kv::Retention>(std::move(retention));
-}
-
-// Unlike elsewhere an unknown name is an error: nobody else has an object of this name.
-void ReadKvik(Fields& fields, GenerationParams& params) {
-  const Json* kvik = fields.Find("kvik");
-  if (kvik == nullptr) {
-    return;
-  }
-  if (!kvik->is_object()) {
-    fields.Fail("kvik", "must be an object, not " + Quote(*kvik));
-    return;
-  }
-  Fields inner(*kvik, "kvik.");
-  CheckNames(inner, *kvik, {"session", "will_continue", "retention", "forced_token_ids"});
-  if (const Json* session = inner.Find("session")) {
-    params.session = ReadSession(inner, *session);
-  }
-  if (inner.Find("will_continue") != nullptr) {
-    params.will_continue = inner.Bool("will_continue", false);
-  }
-  if (const Json* retention = inner.Find("retention")) {
-    params.retention = ReadRetention(inner, *retention);
-  }
-  if (const Json* forced = inner.Find("forced_token_ids")) {
-    params.forced_tokens = inner.TokenIds("forced_token_ids", *forced);
-    const size_t count = params.forced_tokens.size();
-    if (params.max_tokens && count > static_cast<size_t>(*params.max_tokens)) {
-      inner.Fail("forced_token_ids",
-                 "has " + std::to_string(count) + " tokens, more than max_tokens");
-    } else if (!params.max_tokens && count > 0) {
-      params.max_tokens = static_cast<int32_t>(count);
-    }
-  }
-  fields.Adopt(inner);
-}
-
 GenerationParams ReadGenerationParams(Fields& fields) {
   constexpr int32_t kInt32Max = std::numeric_limits<int32_t>::max();
   GenerationParams params;
@@ -464,10 +157,11 @@ GenerationParams ReadGenerationParams(Fields& fields) {
     fields.Fail("cache_salt", "must not be empty");
   }
   ReadKvik(fields, params);
+  ReadTransferParams(fields, params);
   for (const char* name :
-       {"prompt_logprobs", "kv_transfer_params", "structured_outputs", "guided_json",
-        "guided_regex", "guided_choice", "guided_grammar", "bad_words", "allowed_token_ids",
-        "truncate_prompt_tokens", "logits_processors", "thinking_token_budget"}) {
+       {"prompt_logprobs", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "bad_words", "allowed_token_ids", "truncate_prompt_tokens",
+        "logits_processors", "thinking_token_budget"}) {
     fields.Reject(name);
   }
   fields.Reject("use_beam_search", "is not supported", false);

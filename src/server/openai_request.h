@@ -20,6 +20,7 @@
 #include "kv/retention.h"
 #include "model/sampling_params.h"
 #include "server/api_error.h"
+#include "server/kv_params.h"
 #include "text/jinja_value.h"
 
 namespace kvik::server {
@@ -46,6 +47,7 @@ struct GenerationParams {
   std::optional<bool> will_continue;               // kvik.will_continue
   std::vector<TokenId> forced_tokens;              // kvik.forced_token_ids
   std::shared_ptr<const kv::Retention> retention;  // kvik.retention; null: none
+  KvParams kv;                                     // kvik.quality and the like, kv_transfer_params
 };
 
 // What a chat template renders; of chat completions and of /tokenize with messages.

@@ -277,5 +277,93 @@ TEST(OpenAiRequest, ErrorsHaveOpenAisForm) {
             R"("code":null}})");
 }
 
+TEST(OpenAiRequest, ReadsWhatIsSaidOfKv) {
+  const auto params = [](const std::string& fields) {
+    const auto result = ParseCompletionRequest("{\"prompt\":\"a\"," + fields + "}");
+    EXPECT_FALSE(Failed(result)) << fields;
+    return std::get<CompletionRequest>(result).params.kv;
+  };
+  const KvParams all = params(
+      R"("kvik":{"workload":"qa","slo_ttft_ms":250,"slo_ms":1500.5,"quality":0.97},
+      "kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_host":"h",
+      "remote_port":4711,"remote_engine_id":"e","remote_request_id":"r","remote_block_ids":[1,2],
+      "tp_size":1})");
+  EXPECT_EQ(all.workload, "qa");
+  EXPECT_EQ(all.slo_ttft_us, 250'000);
+  EXPECT_EQ(all.slo_us, 1'500'500);
+  EXPECT_FLOAT_EQ(all.quality.value(), 0.97F);
+  ASSERT_TRUE(all.transfer.has_value());
+  EXPECT_TRUE(all.transfer->do_remote_prefill);
+  EXPECT_FALSE(all.transfer->do_remote_decode);
+  EXPECT_EQ(all.transfer->remote_host, "h");
+  EXPECT_EQ(all.transfer->remote_port, 4711);
+  EXPECT_EQ(all.transfer->remote_engine_id, "e");
+  EXPECT_EQ(all.transfer->remote_request_id, "r");
+  const KvParams none = params(R"("kvik":{},"kv_transfer_params":null)");
+  EXPECT_FALSE(none.quality.has_value());
+  EXPECT_FALSE(none.transfer.has_value());
+  EXPECT_EQ(none.slo_us, 0);
+  // What a proxy sends to a server that computes prompts.
+  EXPECT_TRUE(params(R"("kv_transfer_params":{"do_remote_decode":true,"remote_host":null,
+      "remote_port":null})")
+                  .transfer->do_remote_decode);
+
+  const auto fault = [](const std::string& fields) {
+    return CompletionFault("{\"prompt\":\"a\"," + fields + "}");
+  };
+  EXPECT_EQ(fault(R"("kvik":{"workload":""})"), "kvik.workload");
+  EXPECT_EQ(fault(R"("kvik":{"workload":7})"), "kvik.workload");
+  EXPECT_EQ(fault(R"("kvik":{"slo_ms":0})"), "kvik.slo_ms");
+  EXPECT_EQ(fault(R"("kvik":{"slo_ttft_ms":-1})"), "kvik.slo_ttft_ms");
+  EXPECT_EQ(fault(R"("kvik":{"slo_ttft_ms":"fast"})"), "kvik.slo_ttft_ms");
+  EXPECT_EQ(fault(R"("kvik":{"quality":-0.1})"), "kvik.quality");
+  EXPECT_EQ(fault(R"("kvik":{"quality":1.01})"), "kvik.quality");
+  EXPECT_EQ(fault(R"("kv_transfer_params":[])"), "kv_transfer_params");
+  EXPECT_EQ(fault(R"("kv_transfer_params":{"do_remote_prefill":1})"),
+            "kv_transfer_params.do_remote_prefill");
+  EXPECT_EQ(fault(R"("kv_transfer_params":{"do_remote_prefill":true})"),
+            "kv_transfer_params.remote_host");
+  EXPECT_EQ(fault(R"("kv_transfer_params":{"do_remote_prefill":true,"remote_host":"h"})"),
+            "kv_transfer_params.remote_port");
+  EXPECT_EQ(fault(R"("kv_transfer_params":{"remote_port":65536})"),
+            "kv_transfer_params.remote_port");
+}
+
+TEST(KvHeaders, SayWhatTheBodyDoesNot) {
+  HttpRequest request;
+  request.headers = {{"x-kvik-workload", "math"},
+                     {"X-Kvik-Slo-Ttft-Ms", "100"},
+                     {"X-Kvik-Slo-Ms", "2.5"},
+                     {"X-Kvik-Quality", "0.9"}};
+  KvParams empty;
+  EXPECT_FALSE(ReadKvHeaders(request, empty).has_value());
+  EXPECT_EQ(empty.workload, "math");
+  EXPECT_EQ(empty.slo_ttft_us, 100'000);
+  EXPECT_EQ(empty.slo_us, 2'500);
+  EXPECT_FLOAT_EQ(empty.quality.value(), 0.9F);
+  KvParams full{.workload = "qa", .slo_ttft_us = 1, .slo_us = 2, .quality = 1.0F, .transfer = {}};
+  EXPECT_FALSE(ReadKvHeaders(request, full).has_value());
+  EXPECT_EQ(full.workload, "qa");
+  EXPECT_EQ(full.slo_ttft_us, 1);
+  EXPECT_EQ(full.slo_us, 2);
+  EXPECT_EQ(full.quality, 1.0F);
+
+  for (const auto& [name, value] : HttpHeaders{{"X-Kvik-Workload", ""},
+                                               {"X-Kvik-Workload", std::string(65, 'x')},
+                                               {"X-Kvik-Slo-Ttft-Ms", "0"},
+                                               {"X-Kvik-Slo-Ms", "1 s"},
+                                               {"X-Kvik-Slo-Ms", "nan"},
+                                               {"X-Kvik-Quality", "1.5"},
+                                               {"X-Kvik-Quality", ""}}) {
+    HttpRequest bad;
+    bad.headers = {{name, value}};
+    KvParams params;
+    const std::optional<ApiError> error = ReadKvHeaders(bad, params);
+    ASSERT_TRUE(error.has_value()) << name << ": " << value;
+    EXPECT_EQ(error->param, name);
+    EXPECT_EQ(error->status, 400);
+  }
+}
+
 }  // namespace
 }  // namespace kvik::server

@@ -100,16 +100,88 @@ Json UsageJson(const ReplyUsage& usage) {
   json["prompt_tokens"] = usage.prompt_tokens;
   json["completion_tokens"] = usage.completion_tokens;
   json["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
-  json["prompt_tokens_details"]["cached_tokens"] = usage.cached_tokens;
+  // Whatever did not have to be computed, as vLLM counts.
+  json["prompt_tokens_details"]["cached_tokens"] = usage.cached_tokens + usage.external_tokens;
   return json;
 }
 
-// What only kvik has to tell: how the reused KV lay in the prompt.
-Json KvikJson(const ReplyUsage& usage) {
+double Ms(int64_t us) { return static_cast<double>(us) * 1e-3; }
+
+// How the KV that came from elsewhere came here.
+Json TransferJson(const kv::TransferReport& report) {
+  Json json;
+  json["profile"] = report.profile;
+  json["source"] = report.tier;
+  json["wire_bytes"] = report.wire_bytes;
+  json["raw_bytes"] = report.raw_bytes;
+  json["ratio"] =
+      report.wire_bytes > 0
+          ? Json(static_cast<double>(report.raw_bytes) / static_cast<double>(report.wire_bytes))
+          : Json();
+  json["predicted_ms"] = Ms(report.predicted_us);
+  json["observed_ms"] = Ms(report.observed_us);
+  json["why"] = report.why;
+  return json;
+}
+
+// Where the time went. Stages of a transfer run at the same time, so the sum may be more than the
+// latency.
+Json BreakdownJson(const KvReport& report) {
+  const engine::Timing& timing = report.timing;
+  Json json;
+  json["queue"] = Ms(timing.scheduled_us - timing.submitted_us);
+  json["prefill"] = Ms(timing.first_token_us - timing.scheduled_us);
+  json["decode"] = Ms(timing.finished_us - timing.first_token_us);
+  if (report.transfer != nullptr) {
+    json["remote_prefill"] = Ms(report.transfer->prefill_us);
+    json["compress"] = Ms(report.transfer->encode_us);
+    json["wire"] = Ms(report.transfer->wire_us);
+    json["decompress"] = Ms(report.transfer->decode_us);
+  }
+  return json;
+}
+
+// What only kvik has to tell: how the reused KV lay in the prompt, where it came from, what it is
+// worth and what that took.
+Json KvikJson(const ReplyUsage& usage, const KvReport& report) {
   Json json;
   json["segments"] = usage.cached_segments;
   json["prefix_tokens"] = usage.prefix_tokens;
+  Json tokens;
+  tokens["computed"] = usage.prompt_tokens - usage.cached_tokens - usage.external_tokens;
+  tokens["local_cache"] = usage.cached_tokens;
+  tokens["external"] = usage.external_tokens;
+  json["prompt_tokens_by_source"] = std::move(tokens);
+  json["quality"] = report.quality;
+  const engine::Timing& timing = report.timing;
+  if (timing.first_token_us != 0) {
+    json["ttft_ms"] = Ms(timing.first_token_us - timing.submitted_us);
+    json["latency_ms"] = Ms(timing.finished_us - timing.submitted_us);
+    json["breakdown_ms"] = BreakdownJson(report);
+  }
+  if (report.transfer != nullptr) {
+    json["transfer"] = TransferJson(*report.transfer);
+  }
   return json;
+}
+
+Json ParamsJson(const TransferFields& params) {
+  Json json;
+  json["do_remote_prefill"] = params.do_remote_prefill;
+  json["do_remote_decode"] = params.do_remote_decode;
+  json["remote_host"] = params.remote_host;
+  json["remote_port"] = params.remote_port;
+  json["remote_engine_id"] = params.remote_engine_id;
+  json["remote_request_id"] = params.remote_request_id;
+  return json;
+}
+
+// What a reply ends with.
+void AddReport(Json& json, const ReplyUsage& usage, const KvReport& report) {
+  json["kvik"] = KvikJson(usage, report);
+  if (report.params) {
+    json["kv_transfer_params"] = ParamsJson(*report.params);
+  }
 }
 
 Json HeadJson(const ReplyHead& head, const char* object) {
@@ -119,6 +191,36 @@ Json HeadJson(const ReplyHead& head, const char* object) {
   json["created"] = head.created_s;
   json["model"] = head.model;
   json["system_fingerprint"] = head.fingerprint;
+  return json;
+}
+
+Json ChunkJson(ReplyKind kind, const ReplyHead& head, const text::Tokenizer& tokenizer,
+               int32_t num_logprobs, const ReplyChoice& choice,
+               const std::optional<ReplyUsage>& usage) {
+  const bool chat = kind == ReplyKind::kChat;
+  Json json = HeadJson(head, chat ? "chat.completion.chunk" : "text_completion");
+  Json entry;
+  entry["index"] = choice.index;
+  if (chat) {
+    entry["delta"]["content"] = choice.delta.text;
+  } else {
+    entry["text"] = choice.delta.text;
+  }
+  if (num_logprobs >= 0 && !choice.delta.tokens.empty()) {
+    entry["logprobs"] =
+        chat ? ChatLogprobs(tokenizer, choice.delta.tokens)
+             : CompletionLogprobs(tokenizer, choice.delta.tokens, choice.text_offset);
+  } else {
+    entry["logprobs"] = nullptr;
+  }
+  entry["finish_reason"] = FinishJson(choice.delta.finish);
+  if (choice.delta.finish) {
+    entry["stop_reason"] = StopReasonJson(choice.delta.stop_reason);
+  }
+  json["choices"] = Json::array({std::move(entry)});
+  if (usage) {
+    json["usage"] = UsageJson(*usage);
+  }
   return json;
 }
 
@@ -139,8 +241,8 @@ ReplyFormatter::ReplyFormatter(ReplyKind kind, ReplyHead head, const text::Token
                                int32_t num_logprobs)
     : kind_(kind), head_(std::move(head)), tokenizer_(tokenizer), num_logprobs_(num_logprobs) {}
 
-std::string ReplyFormatter::Full(const std::vector<ReplyChoice>& choices,
-                                 const ReplyUsage& usage) const {
+std::string ReplyFormatter::Full(const std::vector<ReplyChoice>& choices, const ReplyUsage& usage,
+                                 const KvReport& report) const {
   const bool chat = kind_ == ReplyKind::kChat;
   Json json = HeadJson(head_, chat ? "chat.completion" : "text_completion");
   Json list = Json::array();
@@ -163,7 +265,7 @@ std::string ReplyFormatter::Full(const std::vector<ReplyChoice>& choices,
   }
   json["choices"] = std::move(list);
   json["usage"] = UsageJson(usage);
-  json["kvik"] = KvikJson(usage);
+  AddReport(json, usage, report);
   return Dump(json);
 }
 
@@ -184,39 +286,23 @@ std::string ReplyFormatter::RoleChunk(int32_t index, const std::optional<ReplyUs
 
 std::string ReplyFormatter::Chunk(const ReplyChoice& choice,
                                   const std::optional<ReplyUsage>& usage) const {
-  const bool chat = kind_ == ReplyKind::kChat;
-  Json json = HeadJson(head_, chat ? "chat.completion.chunk" : "text_completion");
-  Json entry;
-  entry["index"] = choice.index;
-  if (chat) {
-    entry["delta"]["content"] = choice.delta.text;
-  } else {
-    entry["text"] = choice.delta.text;
-  }
-  if (num_logprobs_ >= 0 && !choice.delta.tokens.empty()) {
-    entry["logprobs"] =
-        chat ? ChatLogprobs(tokenizer_, choice.delta.tokens)
-             : CompletionLogprobs(tokenizer_, choice.delta.tokens, choice.text_offset);
-  } else {
-    entry["logprobs"] = nullptr;
-  }
-  entry["finish_reason"] = FinishJson(choice.delta.finish);
-  if (choice.delta.finish) {
-    entry["stop_reason"] = StopReasonJson(choice.delta.stop_reason);
-  }
-  json["choices"] = Json::array({std::move(entry)});
-  if (usage) {
-    json["usage"] = UsageJson(*usage);
-  }
+  return Dump(ChunkJson(kind_, head_, tokenizer_, num_logprobs_, choice, usage));
+}
+
+std::string ReplyFormatter::LastChunk(const ReplyChoice& choice,
+                                      const std::optional<ReplyUsage>& usage,
+                                      const ReplyUsage& total, const KvReport& report) const {
+  Json json = ChunkJson(kind_, head_, tokenizer_, num_logprobs_, choice, usage);
+  AddReport(json, total, report);
   return Dump(json);
 }
 
-std::string ReplyFormatter::UsageChunk(const ReplyUsage& usage) const {
+std::string ReplyFormatter::UsageChunk(const ReplyUsage& usage, const KvReport& report) const {
   Json json =
       HeadJson(head_, kind_ == ReplyKind::kChat ? "chat.completion.chunk" : "text_completion");
   json["choices"] = Json::array();
   json["usage"] = UsageJson(usage);
-  json["kvik"] = KvikJson(usage);
+  AddReport(json, usage, report);
   return Dump(json);
 }
 
@@ -252,6 +338,18 @@ std::string FormatTokens(const std::vector<TokenId>& tokens, int32_t max_model_l
 std::string FormatDetokenized(const std::string& text) {
   Json json;
   json["prompt"] = text;
+  return Dump(json);
+}
+
+std::string FormatHealth(const HealthFacts& facts) {
+  Json json;
+  json["status"] = facts.draining ? "draining" : "ok";
+  json["role"] = facts.role;
+  if (facts.kv_port != 0) {
+    json["engine_id"] = facts.engine_id;
+    json["kv"]["host"] = facts.kv_host;
+    json["kv"]["port"] = facts.kv_port;
+  }
   return Dump(json);
 }
 

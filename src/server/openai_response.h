@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/types.h"
 #include "engine/request.h"
+#include "kv/connector.h"
 #include "server/choice.h"
+#include "server/kv_params.h"
 #include "text/tokenizer.h"
 
 namespace kvik::server {
@@ -30,6 +33,17 @@ struct ReplyUsage {
   int32_t cached_tokens = 0;
   int32_t prefix_tokens = 0;
   int32_t cached_segments = 0;
+  int32_t external_tokens = 0;
+};
+
+// What the KV of a request was like, and how long things took: the `kvik` object of a reply.
+struct KvReport {
+  float quality = 1.0F;   // the least of all KV that the answer was computed from; 1 = exact
+  engine::Timing timing;  // of the first choice
+  // Of the first choice that KV was moved for; may be null.
+  std::shared_ptr<const kv::TransferReport> transfer;
+  // What to send to the server that decodes, when it is another one.
+  std::optional<TransferFields> params;
 };
 
 struct ReplyChoice {
@@ -46,15 +60,19 @@ class ReplyFormatter {
                  int32_t num_logprobs);
 
   // A reply that is not streamed.
-  [[nodiscard]] std::string Full(const std::vector<ReplyChoice>& choices,
-                                 const ReplyUsage& usage) const;
+  [[nodiscard]] std::string Full(const std::vector<ReplyChoice>& choices, const ReplyUsage& usage,
+                                 const KvReport& report) const;
 
   // Chunks of a stream, without SSE's framing. Chat opens every choice with its role.
   [[nodiscard]] std::string RoleChunk(int32_t index, const std::optional<ReplyUsage>& usage) const;
   [[nodiscard]] std::string Chunk(const ReplyChoice& choice,
                                   const std::optional<ReplyUsage>& usage) const;
+  // The last chunk with a choice.
+  [[nodiscard]] std::string LastChunk(const ReplyChoice& choice,
+                                      const std::optional<ReplyUsage>& usage,
+                                      const ReplyUsage& total, const KvReport& report) const;
   // No choices, only the usage.
-  [[nodiscard]] std::string UsageChunk(const ReplyUsage& usage) const;
+  [[nodiscard]] std::string UsageChunk(const ReplyUsage& usage, const KvReport& report) const;
 
  private:
   ReplyKind kind_;
@@ -74,6 +92,15 @@ std::string FormatModelList(const std::vector<ModelCard>& cards);
 std::string FormatTokens(const std::vector<TokenId>& tokens, int32_t max_model_len,
                          const text::Tokenizer* spell);
 std::string FormatDetokenized(const std::string& text);
+// What /health says, to routers too.
+struct HealthFacts {
+  bool draining = false;
+  std::string role;
+  std::string engine_id;
+  std::string kv_host;
+  int32_t kv_port = 0;  // 0: peers get no KV here
+};
+std::string FormatHealth(const HealthFacts& facts);
 std::string FormatVersion(const std::string& version);
 
 }  // namespace kvik::server

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "server/api_key.h"
 #include "server/generation.h"
 #include "server/sse.h"
 #include "text/detokenizer.h"
@@ -37,15 +38,6 @@ ApiError Unavailable(const char* message) {
   return FromError(Error{ErrorCode::kUnavailable, message});
 }
 
-// In time that does not depend on where they differ.
-bool SameSecret(std::string_view a, std::string_view b) {
-  unsigned char difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? '\1' : b[i % b.size()]));
-  }
-  return difference == 0;
-}
-
 }  // namespace
 
 // A parsed and tokenised request, ready to run.
@@ -53,7 +45,8 @@ struct OpenAiServer::Job {
   ReplyKind kind = ReplyKind::kChat;
   ReplyHead head;
   GenerationParams params;
-  std::vector<std::string> echoes;  // [prompts], or empty: text before each answer
+  std::vector<std::string> echoes;         // [prompts], or empty: text before each answer
+  std::optional<TransferFields> returned;  // kv_transfer_params of the reply
   std::unique_ptr<Generation> generation;
 
   [[nodiscard]] std::string EchoOf(int32_t choice) const {
@@ -93,16 +86,6 @@ std::string OpenAiServer::TransportError(int status) {
   return FormatError(error);
 }
 
-bool OpenAiServer::Authorized(const HttpRequest& request) const {
-  if (options_.api_key.empty()) {
-    return true;
-  }
-  const std::string* header = request.Header("Authorization");
-  constexpr std::string_view kScheme = "Bearer ";
-  return header != nullptr && header->compare(0, kScheme.size(), kScheme) == 0 &&
-         SameSecret(std::string_view(*header).substr(kScheme.size()), options_.api_key);
-}
-
 HttpResponse OpenAiServer::Handle(const HttpRequest& request) {
   try {
     return Route(request);
@@ -121,17 +104,17 @@ HttpResponse OpenAiServer::Route(const HttpRequest& request) {
   };
   const auto empty = [] { return JsonResponse(""); };
   const Endpoint endpoints[] = {
-      {"GET", "/health", true,
-       [&] {
-         return engine_.draining() ? ErrorResponse(Unavailable("The server is shutting down."))
-                                   : JsonResponse("");
-       }},
+      {"GET", "/health", true, [&] { return Health(); }},
       {"GET", "/ping", true, empty},
       {"POST", "/ping", true, empty},
       {"GET", "/version", true, [&] { return JsonResponse(FormatVersion(options_.version)); }},
       {"GET", "/metrics", true,
        [&] {
-         HttpResponse response = JsonResponse(metrics_.Render(engine_.stats()));
+         std::string text = metrics_.Render(engine_.stats());
+         if (options_.more_metrics) {
+           text += options_.more_metrics();
+         }
+         HttpResponse response = JsonResponse(std::move(text));
          response.content_type = "text/plain; version=0.0.4; charset=utf-8";
          return response;
        }},
@@ -140,6 +123,7 @@ HttpResponse OpenAiServer::Route(const HttpRequest& request) {
       {"POST", "/v1/completions", false, [&] { return Completions(request); }},
       {"POST", "/tokenize", false, [&] { return Tokenize(request); }},
       {"POST", "/detokenize", false, [&] { return Detokenize(request); }},
+      {"GET", "/kv/decisions", false, [&] { return KvDecisions(); }},
       {"POST", "/reset_prefix_cache", false,
        [&] {
          engine_.ResetPrefixCache();
@@ -157,13 +141,9 @@ HttpResponse OpenAiServer::Route(const HttpRequest& request) {
     if (request.method != endpoint.method && !(request.method == "HEAD" && endpoint.open)) {
       continue;
     }
-    if (!endpoint.open && !Authorized(request)) {
-      ApiError error;
-      error.status = 401;
-      error.message = "Give the server's API key as 'Authorization: Bearer KEY'.";
-      error.type = "authentication_error";
-      error.code = "invalid_api_key";
-      return ErrorResponse(error);
+    if (std::optional<ApiError> error = CheckApiKey(request, options_.api_key);
+        error && !endpoint.open) {
+      return ErrorResponse(*error);
     }
     return endpoint.handler();
   }
@@ -267,6 +247,82 @@ HttpResponse OpenAiServer::Detokenize(const HttpRequest& request) {
       FormatDetokenized(text::Decode(tokenizer, body.tokens, {.skip_special = false})));
 }
 
+HttpResponse OpenAiServer::Health() {
+  HealthFacts facts;
+  facts.draining = engine_.draining();
+  facts.role = options_.role;
+  if (options_.kv_address) {
+    facts.engine_id = options_.kv_address->engine_id;
+    facts.kv_host = options_.kv_address->host;
+    facts.kv_port = options_.kv_address->port;
+  }
+  HttpResponse response = JsonResponse(FormatHealth(facts));
+  response.status = facts.draining ? 503 : 200;
+  return response;
+}
+
+HttpResponse OpenAiServer::KvDecisions() {
+  std::string list;
+  if (options_.kv_decisions) {
+    for (const std::string& decision : options_.kv_decisions()) {
+      list += (list.empty() ? "" : ",") + decision;
+    }
+  }
+  return JsonResponse("{\"decisions\":[" + list + "]}");
+}
+
+ApiResult<KvTerms> OpenAiServer::Terms(const HttpRequest& request, Job& job) {
+  KvParams& params = job.params.kv;
+  if (std::optional<ApiError> error = ReadKvHeaders(request, params)) {
+    return *std::move(error);
+  }
+  KvTerms terms;
+  terms.quality = ToMinQuality(params.quality.value_or(options_.default_quality));
+  terms.workload = params.workload;
+  terms.slo_ttft_us = params.slo_ttft_us;
+  terms.slo_us = params.slo_us;
+  if (options_.check_quality) {
+    if (const Result<void> can = options_.check_quality(terms.quality); !can) {
+      return FromError(can.error(), "kvik.quality");
+    }
+  }
+  if (!params.transfer ||
+      !(params.transfer->do_remote_prefill || params.transfer->do_remote_decode)) {
+    return terms;
+  }
+  if (!options_.kv_address) {
+    ApiError error;
+    error.message =
+        "This server moves no KV: it was started without --role prefill or decode and without "
+        "--kv-listen.";
+    error.param = "kv_transfer_params";
+    error.code = "unsupported_parameter";
+    return error;
+  }
+  const TransferFields& given = *params.transfer;
+  kv::TransferParams transfer;
+  if (given.do_remote_prefill) {
+    transfer.peer = given.remote_host + ":" + std::to_string(given.remote_port);
+    transfer.remote_request = given.remote_request_id;
+  }
+  transfer.for_peer = given.do_remote_decode;
+  terms.transfer = std::make_shared<const kv::TransferParams>(std::move(transfer));
+  if (given.do_remote_decode) {
+    TransferFields returned;
+    returned.do_remote_prefill = true;
+    returned.remote_host = options_.kv_address->host;
+    if (IsWildcardHost(returned.remote_host)) {
+      const std::string* host = request.Header("Host");
+      returned.remote_host = host == nullptr ? "" : host->substr(0, host->rfind(':'));
+    }
+    returned.remote_port = options_.kv_address->port;
+    returned.remote_engine_id = options_.kv_address->engine_id;
+    returned.remote_request_id = job.head.id;
+    job.returned = std::move(returned);
+  }
+  return terms;
+}
+
 HttpResponse OpenAiServer::ChatCompletions(const HttpRequest& request) {
   ApiResult<ChatCompletionRequest> parsed = ParseChatCompletionRequest(request.body);
   if (Failed(parsed)) {
@@ -284,9 +340,13 @@ HttpResponse OpenAiServer::ChatCompletions(const HttpRequest& request) {
   job.kind = ReplyKind::kChat;
   job.head.id = NewId("chatcmpl-", request);
   job.params = std::move(body.params);
-  ApiResult<std::unique_ptr<Generation>> generation =
-      Generation::Start(engine_, prompts_, metrics_, clock_,
-                        {std::move(std::get<std::vector<TokenId>>(prompt))}, job.params);
+  const ApiResult<KvTerms> terms = Terms(request, job);
+  if (Failed(terms)) {
+    return ErrorResponse(std::get<ApiError>(terms));
+  }
+  ApiResult<std::unique_ptr<Generation>> generation = Generation::Start(
+      engine_, prompts_, metrics_, clock_, {std::move(std::get<std::vector<TokenId>>(prompt))},
+      job.params, std::get<KvTerms>(terms));
   if (Failed(generation)) {
     ApiError error = std::get<ApiError>(generation);
     if (error.param == "prompt") {
@@ -311,6 +371,10 @@ HttpResponse OpenAiServer::Completions(const HttpRequest& request) {
   job.kind = ReplyKind::kCompletion;
   job.head.id = NewId("cmpl-", request);
   job.params = std::move(body.params);
+  const ApiResult<KvTerms> terms = Terms(request, job);
+  if (Failed(terms)) {
+    return ErrorResponse(std::get<ApiError>(terms));
+  }
   std::vector<std::vector<TokenId>> prompts;
   size_t longest = 0;
   for (PromptInput& prompt : body.prompts) {
@@ -334,8 +398,8 @@ HttpResponse OpenAiServer::Completions(const HttpRequest& request) {
     job.params.max_tokens = static_cast<int32_t>(
         std::clamp<int64_t>(room, 1, std::max(kDefaultCompletionTokens, job.params.min_tokens)));
   }
-  ApiResult<std::unique_ptr<Generation>> generation =
-      Generation::Start(engine_, prompts_, metrics_, clock_, prompts, job.params);
+  ApiResult<std::unique_ptr<Generation>> generation = Generation::Start(
+      engine_, prompts_, metrics_, clock_, prompts, job.params, std::get<KvTerms>(terms));
   if (Failed(generation)) {
     return ErrorResponse(std::get<ApiError>(generation));
   }
@@ -376,9 +440,12 @@ HttpResponse OpenAiServer::RunWhole(const HttpRequest& request, Job job) {
       return ErrorResponse(Unavailable("The client has left."));  // ~Generation aborts
     }
   }
+  generation.Settle();
+  KvReport report = generation.report();
+  report.params = job.returned;
   const ReplyFormatter formatter(job.kind, job.head, prompts_.tokenizer(),
                                  job.params.sampling.num_logprobs);
-  return JsonResponse(formatter.Full(choices, generation.usage()));
+  return JsonResponse(formatter.Full(choices, generation.usage(), report));
 }
 
 HttpResponse OpenAiServer::RunStream(Job job) {
@@ -404,8 +471,16 @@ HttpResponse OpenAiServer::RunStream(Job job) {
         out.Write(SseEvent("[DONE]"));
         return;
       }
+      std::vector<GenerationEvent>& news = std::get<std::vector<GenerationEvent>>(events);
+      const bool ends = generation.finished();
+      KvReport report;
+      if (ends) {
+        generation.Settle();
+        report = generation.report();
+        report.params = job->returned;
+      }
       std::string bytes;
-      for (GenerationEvent& event : std::get<std::vector<GenerationEvent>>(events)) {
+      for (GenerationEvent& event : news) {
         const auto index = static_cast<size_t>(event.choice);
         ReplyChoice choice{event.choice, std::move(event.delta), 0};
         if (!opened[index]) {
@@ -424,7 +499,10 @@ HttpResponse OpenAiServer::RunStream(Job job) {
         }
         const bool says_something =
             !choice.delta.text.empty() || choice.delta.finish || params.sampling.num_logprobs >= 0;
-        if (says_something) {
+        if (ends && &event == &news.back() && !params.include_usage) {
+          bytes +=
+              SseEvent(formatter.LastChunk(choice, usage_so_far(), generation.usage(), report));
+        } else if (says_something) {
           bytes += SseEvent(formatter.Chunk(choice, usage_so_far()));
         }
       }
@@ -434,7 +512,9 @@ HttpResponse OpenAiServer::RunStream(Job job) {
       }
     }
     if (params.include_usage) {
-      out.Write(SseEvent(formatter.UsageChunk(generation.usage())));
+      KvReport report = generation.report();
+      report.params = job->returned;
+      out.Write(SseEvent(formatter.UsageChunk(generation.usage(), report)));
     }
     out.Write(SseEvent("[DONE]"));
   };

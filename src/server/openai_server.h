@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "server/engine_client.h"
+#include "server/generation.h"
 #include "server/http.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -17,6 +19,13 @@
 #include "server/server_metrics.h"
 
 namespace kvik::server {
+
+// Where other servers come for KV.
+struct KvAddress {
+  std::string host;  // a wildcard: whatever the client has reached us by
+  int32_t port = 0;
+  std::string engine_id;  // another one after each start
+};
 
 struct OpenAiServerOptions {
   std::vector<std::string> model_names;  // the first is what replies say; not empty
@@ -26,6 +35,15 @@ struct OpenAiServerOptions {
   std::string fingerprint;
   std::function<int64_t()> unix_seconds;
   uint64_t id_seed = 0;  // of request ids
+  std::string role = "both";
+  float default_quality = 1;  // of requests that name none
+  // Whether requests of this quality can be served at all; empty: all can.
+  std::function<Result<void>(const kv::MinQuality&)> check_quality;
+  std::optional<KvAddress> kv_address;  // none: requests with kv_transfer_params are refused
+  // Further lines of /metrics; may be empty.
+  std::function<std::string()> more_metrics;
+  // The last choices of how KV was moved, as JSON objects, oldest first; empty: nothing moves.
+  std::function<std::vector<std::string>()> kv_decisions;
 };
 
 // Handle is thread-safe; it runs on the connection's thread and waits for the engine there.
@@ -49,11 +67,14 @@ class OpenAiServer {
   HttpResponse Tokenize(const HttpRequest& request);
   HttpResponse Detokenize(const HttpRequest& request);
   HttpResponse Models(const HttpRequest& request);
+  HttpResponse Health();
+  HttpResponse KvDecisions();
+  // What the request says of KV, checked; also fills in job.returned.
+  ApiResult<KvTerms> Terms(const HttpRequest& request, Job& job);
   HttpResponse Run(const HttpRequest& request, Job job);
   HttpResponse RunWhole(const HttpRequest& request, Job job);
   HttpResponse RunStream(Job job);
   [[nodiscard]] std::optional<ApiError> CheckModel(const std::string& name) const;
-  [[nodiscard]] bool Authorized(const HttpRequest& request) const;
   [[nodiscard]] ModelCard Card(const std::string& name) const;
   std::string NewId(const char* prefix, const HttpRequest& request);
 

@@ -319,5 +319,104 @@ TEST(SseParser, TakesAStreamApartWhereverItWasCut) {
   }
 }
 
+TEST_F(OpenAiServerTest, WhatARequestSaysOfKvReachesTheEngine) {
+  engine_.SetAnswer("fine");
+  Json body = Chat();
+  body["kvik"] = {{"quality", 0.9}, {"workload", "qa"}, {"slo_ttft_ms", 200}};
+  const HttpResponse response =
+      Send("POST", "/v1/chat/completions", body.dump(),
+           {{"X-Kvik-Slo-Ms", "900"}, {"X-Kvik-Workload", "math"}, {"X-Kvik-Quality", "0.1"}});
+  EXPECT_EQ(response.status, 200);
+  Post("/v1/completions", {{"prompt", "p"}});
+  const std::vector<engine::Request> requests = engine_.requests();
+  ASSERT_EQ(requests.size(), 2U);
+  EXPECT_TRUE(requests[0].quality.allow_lossy);
+  EXPECT_FLOAT_EQ(requests[0].quality.q_min, 0.9F);
+  EXPECT_EQ(requests[0].workload, "qa");
+  EXPECT_EQ(requests[0].slo_ttft_us, 200'000);
+  EXPECT_EQ(requests[0].slo_us, 900'000);
+  EXPECT_FALSE(requests[1].quality.allow_lossy) << "the default is exact";
+  EXPECT_EQ(requests[1].transfer, nullptr);
+}
+
+TEST_F(OpenAiServerTest, AQualityThatTheServerCannotKeepIsABadRequest) {
+  OpenAiServerOptions options = Options();
+  options.default_quality = 0.5F;
+  options.check_quality = [](const kv::MinQuality& quality) -> Result<void> {
+    if (!quality.allow_lossy) {
+      return Err(ErrorCode::kInvalidInput, "KV moves as kivi-4 here");
+    }
+    return {};
+  };
+  engine_.SetAnswer("fine");
+  OpenAiServer server(options, engine_, prompts_, metrics_, clock_);
+  HttpRequest request;
+  request.method = "POST";
+  request.path = "/v1/completions";
+  request.client_gone = [] { return false; };
+  request.body = R"({"prompt":"p"})";
+  EXPECT_EQ(server.Handle(request).status, 200);
+  request.body = R"({"prompt":"p","kvik":{"quality":1}})";
+  const HttpResponse refused = server.Handle(request);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "kvik.quality");
+}
+
+TEST_F(OpenAiServerTest, KvTransferParamsGoInAndComeOut) {
+  engine_.SetAnswer("fine");
+  const Json to_decode = {{"do_remote_decode", true}, {"remote_host", nullptr}};
+  const Json refused =
+      Post("/v1/completions", {{"prompt", "p"}, {"kv_transfer_params", to_decode}}, 400);
+  EXPECT_EQ(refused["error"]["param"], "kv_transfer_params");
+
+  OpenAiServerOptions options = Options();
+  options.kv_address = KvAddress{.host = "0.0.0.0", .port = 4711, .engine_id = "e1"};
+  options.role = "prefill";
+  OpenAiServer server(options, engine_, prompts_, metrics_, clock_);
+  HttpRequest request;
+  request.method = "POST";
+  request.path = "/v1/completions";
+  request.headers = {{"Host", "10.0.0.5:8000"}, {"X-Request-Id", "r7"}};
+  request.client_gone = [] { return false; };
+  request.body = Json{{"prompt", "p"}, {"kv_transfer_params", to_decode}}.dump();
+  const Json reply = Json::parse(server.Handle(request).body);
+  const Json params = reply["kv_transfer_params"];
+  EXPECT_EQ(params, (Json{{"do_remote_prefill", true},
+                          {"do_remote_decode", false},
+                          {"remote_host", "10.0.0.5"},
+                          {"remote_port", 4711},
+                          {"remote_engine_id", "e1"},
+                          {"remote_request_id", "cmpl-r7"}}));
+  request.body = Json{{"prompt", "p"}, {"kv_transfer_params", params}}.dump();
+  EXPECT_EQ(server.Handle(request).status, 200);
+  const std::vector<engine::Request> requests = engine_.requests();
+  ASSERT_EQ(requests.size(), 2U);
+  EXPECT_TRUE(requests[0].transfer->for_peer);
+  EXPECT_EQ(requests[0].transfer->peer, "");
+  EXPECT_FALSE(requests[1].transfer->for_peer);
+  EXPECT_EQ(requests[1].transfer->peer, "10.0.0.5:4711");
+  EXPECT_EQ(requests[1].transfer->remote_request, "cmpl-r7");
+
+  request.method = "GET";
+  request.path = "/health";
+  const Json health = Json::parse(server.Handle(request).body);
+  EXPECT_EQ(health["role"], "prefill");
+  EXPECT_EQ(health["kv"]["port"], 4711);
+  EXPECT_EQ(health["engine_id"], "e1");
+}
+
+TEST_F(OpenAiServerTest, TheLastChunkTellsWhereKvCameFrom) {
+  engine_.SetAnswer("fine");
+  const std::vector<Json> chunks = Stream("/v1/completions", {{"prompt", "a prompt of 21 tokens"}});
+  for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+    EXPECT_FALSE(chunks[i].contains("kvik"));
+  }
+  const Json sources = chunks.back()["kvik"]["prompt_tokens_by_source"];
+  EXPECT_EQ(sources["local_cache"], 16);
+  EXPECT_EQ(sources["external"], 0);
+  EXPECT_GT(sources["computed"].get<int>(), 0);
+  EXPECT_EQ(chunks.back()["kvik"]["quality"], 1.0);
+}
+
 }  // namespace
 }  // namespace kvik::server

@@ -165,6 +165,13 @@ struct ServerMetrics::Impl {
       ByPolicy("vllm:kv_block_idle_before_evict_seconds",
                "From the last use of a block to its eviction, sampled.", ResidencyBounds());
 
+  Histogram* transfer_time =
+      MakeHistogram("vllm:nixl_xfer_time_seconds", "Until the KV of a request had come.",
+                    {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30});
+  Histogram* transfer_bytes =
+      MakeHistogram("vllm:nixl_bytes_transferred", "On the wire, of the KV of a request.",
+                    {1e4, 1e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 1e10});
+
   Mutex mutex;  // of the followers
   Follower prefix_queries KVIK_GUARDED_BY(mutex) = Follow(
       "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", labels);
@@ -191,7 +198,8 @@ struct ServerMetrics::Impl {
       Follow("vllm:external_prefix_cache_hits_total", "Prompt tokens whose KV came from elsewhere.",
              labels);
   Follower prompt_tokens_cached KVIK_GUARDED_BY(mutex) =
-      Follow("vllm:prompt_tokens_cached_total", "Prompt tokens whose KV was in the cache.", labels);
+      Follow("vllm:prompt_tokens_cached_total",
+             "Prompt tokens whose KV was in the cache or loaded.", labels);
   Follower prompt_tokens_recomputed KVIK_GUARDED_BY(mutex) = Follow(
       "vllm:prompt_tokens_recomputed_total", "Tokens computed again after a preemption.", labels);
   Follower preemptions KVIK_GUARDED_BY(mutex) = Follow("vllm:num_preemptions_total",
@@ -302,6 +310,13 @@ void ServerMetrics::OnFinish(const std::string& reason, const engine::Usage& usa
   }
 }
 
+void ServerMetrics::OnTransfer(const kv::TransferReport& report) {
+  if (report.wire_bytes > 0) {
+    impl_->transfer_time->Observe(Seconds(report.observed_us));
+    impl_->transfer_bytes->Observe(static_cast<double>(report.wire_bytes));
+  }
+}
+
 std::string ServerMetrics::Render(const engine::EngineStats& stats) {
   impl_->running->Set(stats.scheduler.running);
   impl_->waiting->Set(stats.scheduler.waiting);
@@ -324,7 +339,8 @@ std::string ServerMetrics::Render(const engine::EngineStats& stats) {
     impl_->external_transfer.Set(as_double(stats.prompt_tokens_external));
     impl_->external_queries.Set(as_double(stats.exchange.query_tokens));
     impl_->external_hits.Set(as_double(stats.prompt_tokens_external));
-    impl_->prompt_tokens_cached.Set(as_double(stats.prompt_tokens_cached));
+    impl_->prompt_tokens_cached.Set(
+        as_double(stats.prompt_tokens_cached + stats.prompt_tokens_external));
     impl_->prompt_tokens_recomputed.Set(as_double(stats.scheduler.recomputed_tokens));
     impl_->preemptions.Set(as_double(stats.scheduler.preemptions));
     impl_->evictions.Set(as_double(stats.cache.evictions));

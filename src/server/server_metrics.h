@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "kv/connector.h"
 
 namespace kvik::server {
 
@@ -35,6 +36,8 @@ class ServerMetrics {
   // A request ended. `reason`: "stop", "length", "abort" or "error".
   void OnFinish(const std::string& reason, const engine::Usage& usage, int32_t completion_tokens,
                 const engine::Timing& timing);
+  // KV of a request came from elsewhere, or was to come.
+  void OnTransfer(const kv::TransferReport& report);
 
   // The text of /metrics.
   [[nodiscard]] std::string Render(const engine::EngineStats& stats);
