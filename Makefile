@@ -12,7 +12,7 @@ CTEST := ctest --output-on-failure --timeout 900 -j$(JOBS)
 help:
 	@echo 'make setup        install what the build needs from Debian (asks for root only if something is missing)'
 	@echo 'make build        build/kvik'
-	@echo 'make demo         install, build, fetch a model, chat, replay a load with gaps in the cache'
+	@echo 'make demo         install, build, fetch a model, chat, replay a load with gaps in the cache, move KV over a slow link'
 	@echo 'make test         every test that runs in CI time, then test-golden'
 	@echo 'make test-golden  compare with reference values (KVIK_GOLDEN=folder KVIK_MODELS=folder)'
 	@echo 'make test-all     also asan+ubsan, tsan, -Werror on both compilers, planted defects, a soak and a minute of fuzzing'

@@ -77,3 +77,15 @@ if share < 0.2:
     print("demo: fewer than 20 % of the warm requests reused two or more segments", file=sys.stderr)
 sys.exit(0 if identical and share >= 0.2 else 1)
 PYTHON
+kill "$server" 2> /dev/null || true
+wait "$server" 2> /dev/null || true
+server=
+
+# Prompts computed on one server, answers on another, a pool behind both: raw, two published
+# methods, and what the controller chooses.
+echo '== KV over a slow link: prefill, decode, router, pool'
+library=()
+if [[ $(basename "$model") == SmolLM2-135M* ]]; then
+  library=(--profiles profiles/smollm2-135m)
+fi
+python3 scripts/demo_roles.py "$kvik" "$model" "${library[@]}"

@@ -14,6 +14,7 @@
 #include "base/byte_size.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "eval/library_binding.h"
 #include "model/tokenizer_source.h"
 
 namespace kvik::app {
@@ -149,8 +150,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.num_blocks = runtime->memory.num_blocks;
   engine_options.cache.block_size_tokens = options.block_size_tokens;
   engine_options.cache.prefix_caching = options.prefix_caching;
-  engine_options.cache.hash.algorithm = options.hash;
-  engine_options.cache.hash.model = runtime->model->numerics_tag();
+  // Named by the weights alone: who computed a block stands apart, in its numerics.
+  runtime->hash.algorithm = options.hash;
+  runtime->hash.model = eval::WeightsOf(runtime->model->numerics_tag());
+  engine_options.cache.hash = runtime->hash;
   engine_options.cache.numerics = runtime->model->numerics_tag();
   engine_options.cache.hits = options.hits;
   engine_options.cache.residency_share = options.residency_share;
@@ -159,17 +162,20 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.policy_state = options.policy_state;
   engine_options.scheduler = options.scheduler;
   const bool weighs = options.prefix_caching && kv::PolicyUsesCost(options.policy.name);
-  if (options.scheduler.tpot_slo_us > 0 || weighs) {
-    const kv::CostModel cost = MachineCostModel(*runtime->executor, clock,
-                                                {.source = options.cost_source,
-                                                 .folder = DefaultCostFolder(),
-                                                 .numerics = runtime->model->numerics_tag(),
-                                                 .threads = runtime->pool->num_threads(),
-                                                 .num_blocks = runtime->memory.num_blocks,
-                                                 .block_size_tokens = options.block_size_tokens});
-    engine_options.scheduler.cost = cost;
-    engine_options.cache.policy.cost = cost;
+  if (options.scheduler.tpot_slo_us > 0 || weighs || options.needs_cost) {
+    runtime->cost = MachineCostModel(*runtime->executor, clock,
+                                     {.source = options.cost_source,
+                                      .folder = DefaultCostFolder(),
+                                      .numerics = runtime->model->numerics_tag(),
+                                      .threads = runtime->pool->num_threads(),
+                                      .num_blocks = runtime->memory.num_blocks,
+                                      .block_size_tokens = options.block_size_tokens});
+    engine_options.scheduler.cost = runtime->cost;
+    engine_options.cache.policy.cost = runtime->cost;
   }
+  runtime->step_tokens =
+      std::min(options.scheduler.chunk_max, options.scheduler.max_num_batched_tokens);
+  engine_options.max_answer_wait_us = options.max_answer_wait_us;
   engine_options.max_model_len = model_options.max_context_tokens;
   engine_options.seed = options.seed;
   KVIK_ASSIGN(runtime->engine, engine::Engine::Create(engine_options, *runtime->executor, clock));

@@ -44,6 +44,9 @@ struct RuntimeOptions {
   CostSource cost_source = CostSource::kAuto;
   uint64_t seed = 0;  // of requests without one, and of the policy
   kv::HashAlgorithm hash = kv::HashAlgorithm::kXxh3;
+  bool needs_cost = false;  // Runtime::cost is measured, whatever the policy
+  // With a connector: as engine::EngineOptions.
+  int64_t max_answer_wait_us = engine::EngineOptions().max_answer_wait_us;
   std::string chat_template_path;  // empty = the model's
 };
 
@@ -83,6 +86,10 @@ struct Runtime {
   std::unique_ptr<model::Model> model;
   std::unique_ptr<engine::ModelExecutor> executor;
   std::unique_ptr<engine::Engine> engine;
+  kv::HashOptions hash;  // of the engine's blocks
+  // Measured if something needs it (as RuntimeOptions::cost_source says), else typical.
+  kv::CostModel cost = kv::CostModel::Default();
+  int32_t step_tokens = 0;  // prefill tokens of one request in a step, at most
 };
 
 }  // namespace kvik::app

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/serve.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,10 +9,13 @@
 #include <ctime>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "app/policy_state_file.h"
+#include "app/registration.h"
+#include "app/stop_signals.h"
 #include "app/version.h"
 #include "base/byte_size.h"
 #include "base/clock.h"
@@ -57,37 +59,23 @@ std::string Fingerprint(const std::string& numerics_tag) {
          ToHex(Sha256Of(std::as_bytes(std::span(numerics_tag)))).substr(0, 8);
 }
 
-// SIGTERM and SIGINT, delivered to whoever asks instead of ending the process.
-class StopSignals {
- public:
-  StopSignals() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGTERM);
-    sigaddset(&signals_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-  }
-  // Waits until one comes or `until` turns true; true if one came. Calls `meanwhile` every now and
-  // then.
-  bool Wait(
-      const std::atomic<bool>& until, const std::function<void()>& meanwhile = [] {}) {
-    while (!until) {
-      const timespec patience{0, 50'000'000};
-      if (sigtimedwait(&signals_, nullptr, &patience) > 0) {
-        return true;
-      }
-      meanwhile();
-    }
-    return false;
-  }
+constexpr size_t kShownDecisions = 256;
 
- private:
-  sigset_t signals_;
-};
+// "prefill", "decode"; a server that does both is none of them.
+std::string RoleOf(transfer::Role role) {
+  return role == transfer::Role::kServer ? "both" : transfer::RoleName(role);
+}
 
 // With the policy's state, if there is a file of it.
 Result<RuntimeOptions> FilledIn(const ServeOptions& options) {
   RuntimeOptions runtime = options.runtime;
   runtime.residency_share = options.watch_residency ? options.residency_share : 0;
+  if (options.kv) {
+    runtime.needs_cost = true;
+    // As long as the connector itself waits for a peer: one that is there answers within a round
+    // trip and a step, one that is not is known to be gone after its first silence.
+    runtime.max_answer_wait_us = connector::ConnectorOptions().lookup_patience_us;
+  }
   const std::string& path = options.policy_state_path;
   if (path.empty()) {
     return runtime;
@@ -110,6 +98,15 @@ Result<RuntimeOptions> FilledIn(const ServeOptions& options) {
 }  // namespace
 
 Result<int> Serve(const ServeOptions& options) {
+  if (options.kv && !options.runtime.prefix_caching) {
+    return Err(ErrorCode::kInvalidInput,
+               "KV cannot be loaded without a prefix cache: leave out --no-enable-prefix-caching");
+  }
+  if (!options.router.empty() && server::IsWildcardHost(options.host)) {
+    return Err(ErrorCode::kInvalidInput,
+               "--router needs to know where this server is: give --host an address instead of %s",
+               options.host.c_str());
+  }
   StopSignals stop_signals;
   const SystemClock clock;
   KVIK_ASSIGN(const RuntimeOptions runtime_options, FilledIn(options));
@@ -136,10 +133,18 @@ Result<int> Serve(const ServeOptions& options) {
        {"enable_prefix_caching", options.runtime.prefix_caching ? "True" : "False"},
        {"prefix_caching_hash_algo", kv::HashAlgorithmName(options.runtime.hash)},
        {"policy", options.runtime.policy.name}});
+  std::unique_ptr<KvNode> kv_node;
+  server::KvMetrics kv_metrics({{"engine", "0"}, {"model_name", names.front()}});
+  if (options.kv) {
+    KVIK_ASSIGN(kv_node, KvNode::Create(*options.kv, *runtime, clock));
+  }
   PolicyStateSaver saver(options.policy_state_path, options.runtime.block_size_tokens, clock);
   engine::EngineLoopOptions loop_options;
   loop_options.on_stop = [&saver](engine::Engine& engine) { saver.Note(engine); };
   loop_options.on_step = [&metrics](const engine::StepReport& report) { metrics.OnStep(report); };
+  if (kv_node != nullptr) {
+    loop_options.connector = &kv_node->connector();
+  }
   engine::EngineLoop loop(std::move(runtime->engine), loop_options);
   const std::unique_ptr<server::EngineClient> client = server::MakeEngineClient(loop);
   const server::PromptBuilder prompts(*runtime->tokenizer,
@@ -153,6 +158,19 @@ Result<int> Serve(const ServeOptions& options) {
   api.fingerprint = Fingerprint(runtime->model->numerics_tag());
   api.unix_seconds = UnixSeconds;
   api.id_seed = static_cast<uint64_t>(clock.NowMicros()) ^ (static_cast<uint64_t>(getpid()) << 40);
+  if (kv_node != nullptr) {
+    api.default_quality = options.default_quality;
+    api.check_quality = [&kv_node](const kv::MinQuality& quality) {
+      return kv_node->CheckQuality(quality);
+    };
+    api.role = RoleOf(options.kv->role);
+    api.kv_address = kv_node->address();
+    api.more_metrics = [&] { return kv_metrics.Render(kv_node->Readings()); };
+    api.kv_decisions = [&kv_node] { return kv_node->connector().Decisions(kShownDecisions); };
+    // A default that no request could keep to is a mistake of whoever starts the server.
+    KVIK_TRY(kv_node->CheckQuality(server::ToMinQuality(options.default_quality)));
+  }
+  const std::string role = api.role;
   server::OpenAiServer openai(std::move(api), *client, prompts, metrics, clock);
   handle = [&openai](const server::HttpRequest& request) { return openai.Handle(request); };
 
@@ -171,7 +189,16 @@ Result<int> Serve(const ServeOptions& options) {
               http->port());
   std::fflush(stdout);
 
+  std::optional<Registration> registration;
+  if (!options.router.empty()) {
+    registration.emplace(options.router,
+                         "http://" + options.host + ":" + std::to_string(http->port()), role,
+                         options.api_key);
+  }
   const bool asked = stop_signals.Wait(done, [&] { saver.SaveIfDue(loop); });
+  if (registration) {
+    registration->Leave();
+  }
   if (asked) {
     LogInfo("finishing the running requests; a second signal cancels them");
     loop.Drain();
@@ -184,6 +211,9 @@ Result<int> Serve(const ServeOptions& options) {
   serving.join();
   loop.Stop();
   saver.Save();
+  if (kv_node != nullptr) {
+    kv_node->Finish();
+  }
   if (!asked) {
     return Err(ErrorCode::kUnavailable, "port %d stopped accepting connections", http->port());
   }

@@ -2,9 +2,11 @@
 // app/serve.h: kvik serve: the OpenAI-compatible server.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "app/kv_node.h"
 #include "app/runtime.h"
 #include "base/result.h"
 
@@ -23,6 +25,10 @@ struct ServeOptions {
   // Histograms of how long blocks stay in the cache, of this share of them.
   bool watch_residency = false;
   double residency_share = 0.01;
+  // Where KV comes from and goes to; none: nowhere. Its role is the server's.
+  std::optional<KvNodeOptions> kv;
+  float default_quality = 1;  // of requests that name none; below 1 needs `kv`
+  std::string router;         // URL of a router to be known to; empty: none
 };
 
 // Serves until SIGTERM or SIGINT, then finishes the running requests; a second signal cancels them.

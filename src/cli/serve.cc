@@ -5,15 +5,46 @@
 #include <cstdlib>
 #include <memory>
 
+#include "app/serve_pool.h"
+#include "app/serve_router.h"
 #include "cli/commands.h"
+#include "cli/kv_flags.h"
 #include "cli/runtime_flags.h"
 
 namespace kvik::cli {
+namespace {
+
+app::RouterServeOptions RouterOptionsOf(const app::ServeOptions& options, const KvFlags& flags) {
+  app::RouterServeOptions router;
+  router.host = options.host;
+  router.port = options.port;
+  router.api_key = options.api_key;
+  router.max_body_bytes = options.max_body_bytes;
+  router.prefill = flags.prefill;
+  router.decode = flags.decode;
+  router.both = flags.both;
+  router.fail_without_prefill = flags.node.failure_policy == connector::FailurePolicy::kFail;
+  return router;
+}
+
+app::PoolServeOptions PoolOptionsOf(const app::ServeOptions& options, const KvFlags& flags) {
+  app::PoolServeOptions pool;
+  pool.host = options.host;
+  pool.port = options.port;
+  pool.kv_listen = flags.node.listen;
+  pool.kv_link = flags.node.link;
+  pool.store = flags.node.store;
+  return pool;
+}
+
+}  // namespace
 
 void AddServe(CLI::App& root, Action& action) {
   auto options = std::make_shared<app::ServeOptions>();
+  auto kv = std::make_shared<KvFlags>();
   CLI::App* command = root.add_subcommand("serve", "an OpenAI-compatible server");
   AddModelFlags(*command, options->runtime);
+  command->get_option("--model")->required(false);  // routers and pools have none
   AddEngineFlags(*command, options->runtime);
   command->add_option("--served-model-name", options->served_names,
                       "names that requests may use (default: the model's file name)");
@@ -38,7 +69,27 @@ void AddServe(CLI::App& root, Action& action) {
       ->needs(watch)
       ->check(CLI::Range(1e-9, 1.0))
       ->capture_default_str();
-  command->callback([options, &action] { action = [options] { return app::Serve(*options); }; });
+  AddKvFlags(*command, *kv);
+  command->callback([options, kv, command, &action] {
+    const bool moves_kv = FinishKvFlags(*command, options->host, *kv);
+    if (kv->role == "router") {
+      action = [options, kv] { return app::ServeRouter(RouterOptionsOf(*options, *kv)); };
+      return;
+    }
+    if (kv->role == "pool") {
+      action = [options, kv] { return app::ServePool(PoolOptionsOf(*options, *kv)); };
+      return;
+    }
+    if (options->runtime.model.empty()) {
+      throw CLI::RequiredError("--model");
+    }
+    if (moves_kv) {
+      options->kv = kv->node;
+      options->default_quality = kv->default_quality;
+    }
+    options->router = kv->router;
+    action = [options] { return app::Serve(*options); };
+  });
 }
 
 }  // namespace kvik::cli

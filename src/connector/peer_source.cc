@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "connector/put_container.h"
 #include "connector/store_source.h"
@@ -80,7 +81,17 @@ PeerSource::PeerSource(const std::string& kind, std::unique_ptr<transfer::Object
 }
 
 void PeerSource::Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) {
-  client_->Lookup(request, deadline_us, std::move(done));
+  client_->Lookup(request, deadline_us,
+                  [refused = refused_, name = name_,
+                   done = std::move(done)](Result<std::vector<transfer::FoundObject>> found) {
+                    // Another model or layout is a mistake of whoever runs both, and would be
+                    // silent: everything is computed.
+                    const bool unfit = !found && found.error().code == ErrorCode::kUnsupported;
+                    if (unfit != refused->exchange(unfit) && unfit) {
+                      LogError("%s: %s", name.c_str(), found.error().message.c_str());
+                    }
+                    done(std::move(found));
+                  });
 }
 
 std::shared_ptr<transfer::CallHandle> PeerSource::Get(const kv::ObjectKey& key, int64_t deadline_us,

@@ -3,6 +3,7 @@
 // cache answers.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,8 @@ class PeerSource final : public ObjectSource, public ObjectTarget {
   const std::string name_;
   const std::string tenant_;
   const Clock& clock_;
+  // The peer was refused, or refuses us, and that has been said. Shared with answers on their way.
+  const std::shared_ptr<std::atomic<bool>> refused_ = std::make_shared<std::atomic<bool>>(false);
   const std::unique_ptr<transfer::ObjectClient> client_;
 };
 

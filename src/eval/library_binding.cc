@@ -8,14 +8,11 @@
 #include "eval/model_facts.h"
 
 namespace kvik::eval {
-namespace {
 
 // The last part of a numerics tag is the hash of weights and configuration.
 std::string_view WeightsOf(std::string_view numerics_tag) {
   return numerics_tag.substr(numerics_tag.rfind('/') + 1);
 }
-
-}  // namespace
 
 Result<void> BindLibrary(const model::Model& model, codec::ProfileLibrary& library) {
   codec::ModelFacts facts = ModelFactsOf(model);

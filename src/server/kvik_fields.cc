@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/fnv.h"
+#include "server/request_fields.h"
 
 namespace kvik::server {
 namespace {

@@ -127,7 +127,7 @@ TEST_F(NodeTableTest, ANodeThatStartedAnewHasSeenNothing) {
   Add("http://a", NodeRole::kDecode, "first");
   Serve(NodeRole::kDecode, Prompt('x', 1000));
   EXPECT_EQ(table_.Pick(NodeRole::kDecode, PromptPieces(Prompt('x', 1000)))->seen_pieces(), 4);
-  table_.Up("http://a", {.engine_id = "second"});
+  table_.Up("http://a", {.engine_id = "second", .kv_host = "", .kv_port = 0});
   EXPECT_EQ(table_.Pick(NodeRole::kDecode, PromptPieces(Prompt('x', 1000)))->seen_pieces(), 0);
 }
 

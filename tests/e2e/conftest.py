@@ -44,23 +44,28 @@ def wait_until(condition, what):
         assert time.monotonic() < deadline, f"still waiting that {what}"
 
 
-class Server:
-    """A running `kvik serve`; its arguments come after the defaults and win."""
+class Process:
+    """A running `kvik serve`."""
 
-    def __init__(self, *args, model=MODEL):
-        command = [KVIK, "serve", "--model", model, "--served-model-name", "tiny", "--port", "0",
-                   "--threads", "1", "--cost-model", "default", *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args]
+    def __init__(self, *args):
         self.log = tempfile.TemporaryFile("w+")  # a file never fills up as a pipe would
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True,
+        self.process = subprocess.Popen([KVIK, "serve", *args], stdout=subprocess.PIPE, stderr=self.log, text=True,
                                         env=environment())
-        line = self.process.stdout.readline()
-        match = re.search(r" on (http://\S+)", line)
+        self.greeting = self.process.stdout.readline()
+        match = re.search(r" on (http://\S+)", self.greeting)
         if not match:
-            self.stop()
-            raise RuntimeError(f"the server did not start: {line}")
+            said = self.stderr()
+            self.kill()
+            raise RuntimeError(f"the server did not start: {self.greeting}{said}")
         self.url = match[1]
         self.address = urllib.parse.urlsplit(self.url).netloc
         self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0)
+
+    def stderr(self):
+        """What it has said until now."""
+        self.log.flush()
+        with open(f"/proc/self/fd/{self.log.fileno()}") as log:
+            return log.read()
 
     def stop(self):
         """Ends the server as an operator would, if it has not ended yet; it must have ended well."""
@@ -78,6 +83,13 @@ class Server:
         stderr = self.log.read()
         self.log.close()
         check_ended_well(code, stderr, [0])
+
+    def kill(self):
+        """Ends it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
 
     def request(self, method, path, body=None, headers=None):
         """(status, parsed JSON or text) of a plain HTTP request."""
@@ -101,16 +113,6 @@ class Server:
             if match and match[1] == name and all(f'{k}="{v}"' in (match[2] or "") for k, v in labels.items()):
                 total += float(match[3])
         return total
-
-    def blocks(self):
-        """KV blocks by state, all of one moment."""
-        text = self.request("GET", "/metrics")[1]
-        return {state: int(n) for state, n in re.findall(r'kvik:kv_blocks\{.*state="(\w+)".*\} (\d+)', text)}
-
-    def wait_idle(self):
-        """Until no request runs or waits."""
-        wait_until(lambda: not self.metric("vllm:num_requests_running") and
-                   not self.metric("vllm:num_requests_waiting"), "requests end")
 
     def complete(self, prompt, max_tokens=16, **extra):
         """A greedy completion."""
@@ -137,12 +139,31 @@ class Server:
             temperature=0, **extra)
 
 
+class Server(Process):
+    """One with the tiny model; its arguments come after the defaults and win."""
+
+    def __init__(self, *args, model=MODEL):
+        super().__init__("--model", model, "--served-model-name", "tiny", "--threads", "1", "--cost-model", "default",
+                         *([] if "--port" in args else ["--port", "0"]),
+                         *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args)
+
+    def blocks(self):
+        """KV blocks by state, all of one moment."""
+        text = self.request("GET", "/metrics")[1]
+        return {state: int(n) for state, n in re.findall(r'kvik:kv_blocks\{.*state="(\w+)".*\} (\d+)', text)}
+
+    def wait_idle(self):
+        """Until no request runs or waits."""
+        wait_until(lambda: not self.metric("vllm:num_requests_running") and
+                   not self.metric("vllm:num_requests_waiting"), "requests end")
+
+
 @pytest.fixture
 def start():
     """start(*arguments) -> Server; all are stopped at the end, and each must have ended well."""
     with contextlib.ExitStack() as running:
-        def make(*args, **kwargs):
-            server = Server(*args, **kwargs)
+        def make(*args, kind=Server, **kwargs):
+            server = kind(*args, **kwargs)
             running.callback(server.stop)
             return server
         yield make

@@ -22,5 +22,6 @@ fi
 models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
 "$writer" "$models/tiny.gguf"
-KVIK_BINARY=$kvik KVIK_TINY_MODEL=$models/tiny.gguf \
+# What kvik measures of this machine is kept in a cache of the run.
+XDG_CACHE_HOME=$models/cache KVIK_BINARY=$kvik KVIK_TINY_MODEL=$models/tiny.gguf \
   "$venv/bin/python" -B -m pytest -q -p no:cacheprovider "$here" "$@"

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""KV that moves: a prefill server, a decode server, a router and a pool over a shaped link.
+
+    demo_roles.py KVIK MODEL [--link SPEC] [--quality Q] [--prompts N] [--words N]
+
+For every way of compressing KV the same prompts are answered twice: cold (the prefill server computes the prompt, the
+decode server gets its KV) and warm (both have forgotten it, the pool has not). Prints latencies, bytes and the reasons
+of the controller. Exit code 1 if an exact answer differs from the decode server's own.
+"""
+import argparse
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+
+WORDS = ("the cache keeps what a model has read so that it need not read it again and every block of it is named by all "
+         "that came before").split()
+
+
+def prompt(number, words):
+    return f"Story {number}. " + " ".join(WORDS[(i * 7 + i * i * (number + 3)) % len(WORDS)] for i in range(words))
+
+
+class Process:
+    def __init__(self, kvik, *args):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([kvik, "serve", "--port", "0", *args], stdout=subprocess.PIPE, stderr=self.log,
+                                        text=True)
+        line = self.process.stdout.readline()
+        match = re.search(r" on (http://\S+)", line)
+        if not match:
+            self.process.wait()
+            self.log.seek(0)
+            sys.exit(f"demo: {' '.join(args)} did not start: {line}{self.log.read()}")
+        self.url = match[1]
+        kv = re.search(r"(kvik://[^,\s]+)", line)
+        self.kv = kv[1] if kv else None
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+    def request(self, method, path, body=None):
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=300)
+        connection.request(method, path, None if body is None else json.dumps(body))
+        reply = connection.getresponse()
+        text = reply.read().decode()
+        connection.close()
+        if reply.status != 200:
+            sys.exit(f"demo: {path} says {reply.status}: {text}")
+        return json.loads(text) if text.startswith("{") else text
+
+    def complete(self, text, quality, max_tokens):
+        start = time.monotonic()
+        reply = self.request("POST", "/v1/completions", {
+            "prompt": text, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
+            "kvik": {"quality": quality, "workload": "qa"}})
+        return reply, (time.monotonic() - start) * 1000
+
+    def stored(self):
+        return float(re.search(r"kvik:kv_store_objects\{.*tier=\"memory\".*\} (\S+)", self.request("GET", "/metrics"))[1])
+
+
+def settle(read):
+    """Until a number stays the same for a second."""
+    last, since = read(), time.monotonic()
+    while time.monotonic() - since < 1:
+        time.sleep(0.1)
+        now = read()
+        if now != last:
+            last, since = now, time.monotonic()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kvik")
+    parser.add_argument("model")
+    parser.add_argument("--profiles", help="a profile library of the model")
+    parser.add_argument("--link", default="rate=400Mbit,delay=1ms")
+    parser.add_argument("--quality", type=float, default=0.95)
+    parser.add_argument("--prompts", type=int, default=3)
+    parser.add_argument("--words", type=int, default=700)
+    parser.add_argument("--max-tokens", type=int, default=16)
+    args = parser.parse_args()
+
+    # A fixed profile is judged by what it does, measured or not; the controller keeps to its budget.
+    arms = [("raw", 1.0), ("kivi-4", 0.0), ("cachegen", 0.0), ("adaptive", args.quality), ("adaptive", 1.0)]
+    print(f"link {args.link}; quality budget of adaptive: {args.quality} (and 1, exact); fixed lossy profiles: any quality")
+    header = ("profile", "budget", "KV from", "TTFT ms", "JCT ms", "MB", "ratio", "encoding", "computed/local/external")
+    print("{:9} {:>6} {:8} {:>8} {:>8} {:>7} {:>6} {:16} {}".format(*header))
+    texts = [prompt(i, args.words) for i in range(args.prompts)]
+    exact, differ, whys = {}, 0, []
+    common = ["--model", args.model, "--served-model-name", "demo", "--threads", str(max(1, (os.cpu_count() or 2) // 2))]
+    library = ["--profiles", args.profiles] if args.profiles else []
+    for profile, quality in arms:
+        pool = Process(args.kvik, "--role", "pool", "--kv-listen", "127.0.0.1:0")
+        how = [*common, *library, "--kv-profile", profile, "--default-quality", str(quality), "--pool", pool.kv]
+        prefill = Process(args.kvik, "--role", "prefill", *how)
+        decode = Process(args.kvik, "--role", "decode", "--kv-link", args.link, *how)
+        router = Process(args.kvik, "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
+        while router.request("GET", "/nodes")["nodes"][0]["up"] is not True or \
+                router.request("GET", "/nodes")["nodes"][1]["up"] is not True:
+            time.sleep(0.1)
+        for source in ("prefill", "pool"):
+            rows = []
+            for i, text in enumerate(texts):
+                reply, job_ms = (router if source == "prefill" else decode).complete(text, quality, args.max_tokens)
+                rows.append((reply["kvik"], job_ms))
+                if quality == 1:
+                    answer = reply["choices"][0]["text"]
+                    differ += exact.setdefault(i, answer) != answer
+            settle(pool.stored)
+            for node in (prefill, decode):
+                node.request("POST", "/reset_prefix_cache")
+            moved = [k.get("transfer") or {} for k, _ in rows]
+            mean = lambda values: sum(values) / len(rows)
+            wire, raw = mean([m.get("wire_bytes", 0) for m in moved]), mean([m.get("raw_bytes", 0) for m in moved])
+            by = [mean([k["prompt_tokens_by_source"][s] for k, _ in rows]) for s in ("computed", "local_cache", "external")]
+            print("{:9} {:6.2f} {:8} {:8.0f} {:8.0f} {:7.2f} {:6.2f} {:16} {:.0f}/{:.0f}/{:.0f}".format(
+                profile, quality, source, mean([k["ttft_ms"] for k, _ in rows]), mean([ms for _, ms in rows]),
+                wire / 1e6, raw / wire if wire else 0, "+".join(sorted({m.get("profile") or "-" for m in moved})), *by))
+            last = rows[-1][0]
+            whys.append((profile, quality, source, last["breakdown_ms"], (last.get("transfer") or {}).get("why", "")))
+        for process in (router, decode, prefill, pool):
+            process.stop()
+    print("\nwhere the time of the last request went, and why its KV moved as it did")
+    for profile, quality, source, breakdown, why in whys:
+        parts = ", ".join(f"{name} {ms:.0f}" for name, ms in breakdown.items() if ms >= 0.5)
+        print(f"{profile} {quality:.2f}, KV from {source}: {parts} ms; {why}")
+    print(f"\nexact answers: {'all equal' if differ == 0 else f'{differ} DIFFER'}")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// app/kv_store.h: the store of this process as flags describe it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "store/store.h"
+
+namespace kvik::app {
+
+struct KvStoreOptions {
+  uint64_t memory_bytes = 0;  // 0: no memory tier was asked for
+  std::string disk_folder;    // empty: no disk tier
+  uint64_t disk_bytes = uint64_t{16} << 30;
+  std::vector<std::string> redis;  // URLs as store::RedisOptions takes them, asked in this order
+
+  [[nodiscard]] bool any() const {
+    return memory_bytes > 0 || !disk_folder.empty() || !redis.empty();
+  }
+};
+
+// "PATH" or "PATH:BYTES" of --kv-store-disk. kInvalidInput.
+Result<void> ParseDiskFlag(std::string_view text, KvStoreOptions& options);
+
+// `clock` outlives the store. What it found on disk is logged.
+Result<std::unique_ptr<store::Store>> OpenKvStore(const KvStoreOptions& options,
+                                                  const Clock& clock);
+
+}  // namespace kvik::app

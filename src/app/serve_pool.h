@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// app/serve_pool.h: kvik serve --role pool: KV of many servers, in memory and on disk. No model.
+#pragma once
+
+#include <string>
+
+#include "app/kv_store.h"
+#include "base/result.h"
+
+namespace kvik::app {
+
+struct PoolServeOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;        // of /health and /metrics; 0 = any free one
+  std::string kv_listen;  // "host:port" of KV; port 0 = any free one
+  std::string kv_link;    // transfer::LinkSpec; empty: the network as it is
+  KvStoreOptions store;
+};
+
+// As Serve. Prints both addresses to standard output when ready.
+Result<int> ServePool(const PoolServeOptions& options);
+
+}  // namespace kvik::app

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// cli/kv_flags.h: flags of `kvik serve` that say which role it plays and where KV comes from and
+// goes to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/kv_node.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace kvik::cli {
+
+// What the flags of all roles say.
+struct KvFlags {
+  std::string role = "both";
+  app::KvNodeOptions node;
+  float default_quality = 1;
+  std::string router;  // URL, of a node
+  // URLs, of a router.
+  std::vector<std::string> prefill;
+  std::vector<std::string> decode;
+  std::vector<std::string> both;
+};
+
+// `flags` must outlive parsing.
+void AddKvFlags(CLI::App& command, KvFlags& flags);
+
+// After parsing: what a flag says without any use is a usage error (throws CLI's). True: the engine
+// is to have a KvNode; what follows from the role and `host` is filled in.
+bool FinishKvFlags(const CLI::App& command, const std::string& host, KvFlags& flags);
+
+}  // namespace kvik::cli
