@@ -280,11 +280,11 @@ StepReport Engine::Step() {
   if (exchange_ != nullptr && plan.missing_blocks > 0) {
     exchange_->NeedRoom(plan.missing_blocks);
   }
+  NoteScheduled(plan);  // also of a step without rows: who was let in may wait for all of its KV
   if (plan.empty()) {
     NoteIdle(plan, report);
     return report;
   }
-  NoteScheduled(plan);
   scheduler_.Allocate(plan);
   int64_t control_us = clock_.NowMicros() - start_us;
   BuildBatch(plan);

@@ -443,6 +443,21 @@ TEST_F(KvExchangeTest, TheConnectorCanEndARequest) {
   ExpectNothingHeld();
 }
 
+TEST_F(KvExchangeTest, ARequestIsScheduledWhenItIsLetInAlsoIfAllOfItIsLoaded) {
+  Start(64);
+  ClaimAlways({{0, 2}});
+  const RequestId id = Submit(Greedy(RandomPrompt(rng_, 2 * kBlock + 1), 2));
+  const int64_t let_in_us = clock_.NowMicros();
+  EXPECT_THAT(Step().idle_reason, HasSubstr("KV from elsewhere"));
+  clock_.Advance(700);
+  Arrive(connector_.OpenTicketOf(id), {0, 2});
+  Run();
+  const Timing& timing = received_.at(id).timing;
+  EXPECT_EQ(timing.scheduled_us, let_in_us);
+  EXPECT_EQ(timing.first_token_us, let_in_us + 700 + 1000);
+  ExpectSolo(id);
+}
+
 TEST_F(KvExchangeTest, RequestsThatStandStillAreInNobodysWay) {
   Start(64, [](EngineOptions& o) { o.scheduler.max_num_seqs = 2; });
   ClaimAlways({{0, 2}});

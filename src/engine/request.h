@@ -92,7 +92,7 @@ struct Usage {
 // Microseconds of the engine's clock; 0 = has not happened.
 struct Timing {
   int64_t submitted_us = 0;
-  int64_t scheduled_us = 0;  // first time in a step
+  int64_t scheduled_us = 0;  // let in: it computes, or waits for KV that is being loaded
   int64_t first_token_us = 0;
   int64_t finished_us = 0;
   // No point in time: the request's share of what cache and scheduler did in its steps (lookup,
