@@ -317,14 +317,19 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
     }
 
     // What is left of each, at the speed that was seen if that is slower than what was expected.
+    // A peer that still computes the first chunk says nothing about the link: its deadline ends
+    // that.
     uint64_t received = ticket->wire_bytes;
+    bool computed_there = !ticket->running.empty();
     for (const LoadJobPtr& job : ticket->running) {
       received += job->load != nullptr ? job->load->received_bytes() : 0;
+      computed_there = computed_there && job->what.live;
     }
+    const bool begun = received > 0 || !computed_there;
     double us_per_byte = sources_[pending.front()->what.source]->goodput.us_per_byte();
     const auto waited_us = static_cast<double>(now - ticket->first_asked_us);
     const double expected_us = us_per_byte * static_cast<double>(received);
-    if (waited_us > 2 * expected_us + static_cast<double>(options_.lookup_patience_us)) {
+    if (begun && waited_us > 2 * expected_us + static_cast<double>(options_.lookup_patience_us)) {
       us_per_byte = waited_us / static_cast<double>(std::max<uint64_t>(received, 1));
     }
     const LoadRules rules = Rules(*ticket);

@@ -221,6 +221,28 @@ TEST_F(Peers, BlocksAreHandedOverWhileTheyAreComputed) {
   Drain();
 }
 
+// Nothing of a chunk can come before its last block is computed: that says nothing about the link.
+TEST_F(Peers, AChunkThatThePeerStillComputesIsWaitedFor) {
+  ConnectorOptions options;
+  options.kv_profile = "kivi-4";  // one chunk for the whole prompt
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options);
+  prefill.engine->compute_blocks_per_step = 1;
+  ToyRequest computing = RequestOf(1, 24, "", /*for_peer=*/true);
+  ToyRequest waiting = RequestOf(1, 24, "prefill");
+  computing.quality = waiting.quality = {.allow_lossy = true, .q_min = 0};
+  prefill.engine->Submit(computing);
+  decode.engine->Submit(waiting);
+  for (int i = 0; i < 24; ++i) {
+    Tick(60'000);
+  }
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 24);
+  EXPECT_EQ(decode.engine->stats.computed_blocks, 0);
+  EXPECT_EQ(decode.connector->counters().given_up_blocks, 0);
+  Drain();
+}
+
 TEST_F(Peers, ResidentBlocksThatNobodyKeptAreServedToo) {
   ConnectorOptions options;
   options.kv_profile = "lossless";
