@@ -230,6 +230,52 @@ TEST(ConnectorTest, ALossyProfileServesOnlyThoseWhoAcceptIt) {
 }
 
 // Two lossy profiles of known quality beside lossless, on a link so slow that only size counts.
+// Stored KV carries the profile's least quality over all workloads; a reader knows its own.
+TEST(ConnectorTest, AReaderJudgesAProfileByItsWorkload) {
+  const kv::KvGeometry geometry = ToyGeometry();
+  auto library = std::make_shared<codec::ProfileLibrary>();
+  library->model =
+      codec::testing::MadeModel(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim);
+  library->side_info = std::make_shared<codec::SideInfo>();
+  codec::Profile profile;
+  profile.name = "small";
+  profile.pipeline = "hadamard -> uniform(levels=4,per=token,group=128) -> pack";
+  profile.ratios = {{128, 6}, {6144, 6}};
+  for (const auto& [workload, low] :
+       {std::pair{codec::kUnifiedWorkload, 0.97}, {"qa", 0.985}, {"code", 0.955}}) {
+    codec::QualityRecord record;
+    record.workload = workload;
+    record.q = {low + 0.005, low, low + 0.01};
+    profile.quality.push_back(record);
+  }
+  library->profiles.push_back(profile);
+  ASSERT_TRUE(codec::CompleteProfiles(*library));
+  auto profiles = ProfileSet::Create(library->model, library, 64, Isa::kScalar);
+  ASSERT_TRUE(profiles.has_value()) << profiles.error().message;
+  ConnectorOptions options;
+  options.goodput.initial_bytes_per_s = 1e5;
+  options.compute.token_us = 100'000;
+  for (const CodecProfile* stored : (*profiles)->ForStoring()) {
+    options.speeds.Set(control::UniformSpeeds(stored->hash, 1e9, 1e9));
+  }
+  Rig rig(options, 256, 1, *profiles);
+  rig.engine->Submit(RequestOf(Prompt(1, 8)));
+  rig.Drain();
+  for (const auto& [workload, expected] : {std::pair{"qa", "small"}, {"code", "lossless"}}) {
+    SCOPED_TRACE(workload);
+    rig.engine->Evict(100);
+    rig.engine->stats = {};
+    ToyRequest request = RequestOf(Prompt(1, 8), {true, 0.975F});
+    request.workload = workload;
+    rig.engine->Submit(request);
+    rig.Drain();
+    EXPECT_EQ(rig.engine->stats.arrived_blocks, 8);
+    EXPECT_EQ(rig.connector->counters().refused_quality, 0);
+    ASSERT_NE(rig.engine->reports.back(), nullptr);
+    EXPECT_EQ(rig.engine->reports.back()->profile, expected);
+  }
+}
+
 TEST(ConnectorTest, TheSmallestEncodingThatIsGoodEnoughIsLoaded) {
   const kv::KvGeometry geometry = ToyGeometry();
   auto library = std::make_shared<codec::ProfileLibrary>();

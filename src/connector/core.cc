@@ -272,7 +272,8 @@ void Core::Ask(const kv::LoadRequest& request) {
   for (size_t i = 0; i < asked; ++i) {
     lookup.hashes.push_back(facts.keys[i].hash);
   }
-  lookup.quality = facts.quality;
+  // What a lossy encoding is worth for this workload is judged here.
+  lookup.quality = {facts.quality.allow_lossy, 0.0F};
   lookup.numerics = facts.numerics;
   lookup.tenant = options_.tenant;
   const int64_t deadline = ticket->asked_us + options_.lookup_patience_us;
@@ -334,7 +335,14 @@ void Core::OnFound(const TicketPtr& ticket, size_t source,
 int32_t Core::FoundBlocks(const Ticket& ticket) const {
   std::vector<bool> found(ticket.facts.keys.size());
   for (const FoundAt& at : ticket.found) {
-    if (!ticket.facts.quality.Accepts(at.found.info.quality)) {
+    const kv::ObjectInfo& info = at.found.info;
+    const CodecProfile* const profile = profiles_->FindHash(info.key.profile_hash);
+    const kv::BlockQuality quality =
+        profile == nullptr
+            ? info.quality
+            : QualityFor(*profile, info.quality,
+                         sources_[at.source]->QualityOf(false, *profile, ticket.facts.workload));
+    if (!ticket.facts.quality.Accepts(quality)) {
       continue;
     }
     for (int32_t i = 0; i < at.found.info.num_blocks; ++i) {

@@ -216,7 +216,7 @@ void Core::OnChunk(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome 
       source.goodput.Add(outcome.stats.wire_bytes, outcome.stats.wire_us, clock_.NowMicros());
     }
     if (outcome.result.has_value()) {
-      kv::BlockQuality quality = WorseOf(job->what.quality, outcome.quality);
+      kv::BlockQuality quality = QualityFor(*job->what.profile, outcome.quality, job->what.quality);
       if (outcome.fidelity != codec::Fidelity::kExact) {
         quality.fidelity = kv::Fidelity::kLossy;
       }

@@ -151,8 +151,9 @@ class Chooser {
     candidate.key = found.info.key;
     candidate.object = RangeOf(found);
     candidate.wanted = MissingIn(candidate.object, missing_);
-    candidate.quality = WorseOf(
-        found.info.quality, sources_[index]->QualityOf(false, *candidate.profile, facts_.workload));
+    candidate.quality =
+        QualityFor(*candidate.profile, found.info.quality,
+                   sources_[index]->QualityOf(false, *candidate.profile, facts_.workload));
     candidate.wire_bytes = static_cast<double>(found.info.size_bytes);
     candidate.ready_in_us = static_cast<double>(found.info.ready_in_us);
     if (candidate.wanted.num_blocks == 0 || !facts_.quality.Accepts(candidate.quality)) {
@@ -357,6 +358,14 @@ kv::BlockQuality WorseOf(const kv::BlockQuality& a, const kv::BlockQuality& b) {
   // What was never measured is not a number, and worth nothing.
   worse.q = a.q >= 0 && b.q >= 0 ? std::min(a.q, b.q) : 0.0F;
   return worse;
+}
+
+kv::BlockQuality QualityFor(const CodecProfile& profile, const kv::BlockQuality& label,
+                            const kv::BlockQuality& measured) {
+  if (profile.lossy && label.q >= profile.q) {
+    return {kv::Fidelity::kLossy, measured.q};
+  }
+  return WorseOf(label, measured);
 }
 
 LoadChoice ChooseLoads(const LoadFacts& facts, const ProfileSet& profiles, const LoadRules& rules,

@@ -87,6 +87,13 @@ struct LoadChoice {
 // The worse of both in every respect.
 [[nodiscard]] kv::BlockQuality WorseOf(const kv::BlockQuality& a, const kv::BlockQuality& b);
 
+// What KV of this profile is worth to one reader: `label` is what comes with it, `measured` what
+// the reader's library says of the profile for its workload. KV is approximated once only, so a
+// label no worse than the profile's own (the least over workloads) says nothing beyond the profile.
+[[nodiscard]] kv::BlockQuality QualityFor(const CodecProfile& profile,
+                                          const kv::BlockQuality& label,
+                                          const kv::BlockQuality& measured);
+
 // Everything in `found` is plausible. Loads cover blocks of `missing` (ascending, not adjacent)
 // only, and each is good enough for the request.
 [[nodiscard]] LoadChoice ChooseLoads(const LoadFacts& facts, const ProfileSet& profiles,

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -67,6 +68,7 @@ struct ToyRequest {
   kv::MinQuality quality;
   std::shared_ptr<const kv::TransferParams> transfer;
   int64_t slo_ttft_us = 0;
+  std::string workload;
 };
 
 struct ToyStats {
@@ -124,6 +126,7 @@ class ToyEngine {
     ask.submitted_us = clock_.NowMicros();
     ask.slo_ttft_us = r.want.slo_ttft_us;
     ask.transfer = r.want.transfer;
+    ask.workload = r.want.workload;
     for (int32_t i = 0; i < r.loadable; ++i) {
       if (Resident(r.want.keys[static_cast<size_t>(i)], r.want.quality) != nullptr) {
         AppendBlock(ask.resident, i);
