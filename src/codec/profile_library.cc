@@ -2,6 +2,7 @@
 #include "codec/profile_library.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -38,6 +39,12 @@ Fidelity FidelityOf(const PipelineSpec& spec, const FrameCodec& codec) {
 }
 
 }  // namespace
+
+float QualityRecord::JudgedQ() const {
+  const double low = std::clamp(q.low, 0.0, 1.0);
+  const auto rounded = static_cast<float>(low);
+  return static_cast<double>(rounded) > low ? std::nextafter(rounded, 0.0F) : rounded;
+}
 
 const QualityRecord* Profile::QualityFor(std::string_view workload) const {
   const QualityRecord* unified = nullptr;

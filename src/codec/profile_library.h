@@ -47,6 +47,8 @@ struct QualityRecord {
   Measured kl;    // nats a position, raw against decoded
   Measured top1;  // agreement at all positions
   Measured ppl_ratio;  // perplexity of the continuation, decoded over raw
+  // What a q_min is compared with: the lower end of q within [0, 1], rounded down.
+  [[nodiscard]] float JudgedQ() const;
   friend bool operator==(const QualityRecord&, const QualityRecord&) = default;
 };
 

@@ -229,36 +229,53 @@ TEST(ConnectorTest, ALossyProfileServesOnlyThoseWhoAcceptIt) {
   EXPECT_EQ(rig.source->objects().size(), before);
 }
 
-// Two lossy profiles of known quality beside lossless, on a link so slow that only size counts.
-// Stored KV carries the profile's least quality over all workloads; a reader knows its own.
-TEST(ConnectorTest, AReaderJudgesAProfileByItsWorkload) {
-  const kv::KvGeometry geometry = ToyGeometry();
-  auto library = std::make_shared<codec::ProfileLibrary>();
-  library->model =
-      codec::testing::MadeModel(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim);
-  library->side_info = std::make_shared<codec::SideInfo>();
+// A lossy profile with the lower ends of q by workload.
+codec::Profile LossyProfile(const std::string& name, int levels, double ratio,
+                            const std::vector<std::pair<std::string, double>>& low_q) {
   codec::Profile profile;
-  profile.name = "small";
-  profile.pipeline = "hadamard -> uniform(levels=4,per=token,group=128) -> pack";
-  profile.ratios = {{128, 6}, {6144, 6}};
-  for (const auto& [workload, low] :
-       {std::pair{codec::kUnifiedWorkload, 0.97}, {"qa", 0.985}, {"code", 0.955}}) {
+  profile.name = name;
+  profile.pipeline =
+      "hadamard -> uniform(levels=" + std::to_string(levels) + ",per=token,group=128) -> pack";
+  profile.ratios = {{128, ratio}, {6144, ratio}};
+  for (const auto& [workload, low] : low_q) {
     codec::QualityRecord record;
     record.workload = workload;
     record.q = {low + 0.005, low, low + 0.01};
     profile.quality.push_back(record);
   }
-  library->profiles.push_back(profile);
-  ASSERT_TRUE(codec::CompleteProfiles(*library));
+  return profile;
+}
+
+std::shared_ptr<const ProfileSet> ProfilesWith(std::vector<codec::Profile> lossy) {
+  const kv::KvGeometry geometry = ToyGeometry();
+  auto library = std::make_shared<codec::ProfileLibrary>();
+  library->model =
+      codec::testing::MadeModel(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim);
+  library->side_info = std::make_shared<codec::SideInfo>();
+  library->profiles = std::move(lossy);
+  const auto completed = codec::CompleteProfiles(*library);
+  KVIK_CHECK(completed.has_value(), "%s", completed.error().message.c_str());
   auto profiles = ProfileSet::Create(library->model, library, 64, Isa::kScalar);
-  ASSERT_TRUE(profiles.has_value()) << profiles.error().message;
+  KVIK_CHECK(profiles.has_value(), "%s", profiles.error().message.c_str());
+  return std::move(profiles).value();
+}
+
+// A link so slow that only size counts.
+ConnectorOptions OnASlowLink(const ProfileSet& profiles) {
   ConnectorOptions options;
   options.goodput.initial_bytes_per_s = 1e5;
   options.compute.token_us = 100'000;
-  for (const CodecProfile* stored : (*profiles)->ForStoring()) {
-    options.speeds.Set(control::UniformSpeeds(stored->hash, 1e9, 1e9));
+  for (const CodecProfile* profile : profiles.ForStoring()) {
+    options.speeds.Set(control::UniformSpeeds(profile->hash, 1e9, 1e9));
   }
-  Rig rig(options, 256, 1, *profiles);
+  return options;
+}
+
+// Stored KV carries the profile's least quality over all workloads; a reader knows its own.
+TEST(ConnectorTest, AReaderJudgesAProfileByItsWorkload) {
+  const auto profiles = ProfilesWith({LossyProfile(
+      "small", 4, 6, {{codec::kUnifiedWorkload, 0.97}, {"qa", 0.985}, {"code", 0.955}})});
+  Rig rig(OnASlowLink(*profiles), 256, 1, profiles);
   rig.engine->Submit(RequestOf(Prompt(1, 8)));
   rig.Drain();
   for (const auto& [workload, expected] : {std::pair{"qa", "small"}, {"code", "lossless"}}) {
@@ -276,37 +293,12 @@ TEST(ConnectorTest, AReaderJudgesAProfileByItsWorkload) {
   }
 }
 
+// Two lossy profiles of known quality beside lossless.
 TEST(ConnectorTest, TheSmallestEncodingThatIsGoodEnoughIsLoaded) {
-  const kv::KvGeometry geometry = ToyGeometry();
-  auto library = std::make_shared<codec::ProfileLibrary>();
-  library->model =
-      codec::testing::MadeModel(geometry.num_layers, geometry.num_kv_heads, geometry.head_dim);
-  library->side_info = std::make_shared<codec::SideInfo>();
-  const auto add = [&](const std::string& name, int levels, double ratio, double q) {
-    codec::Profile profile;
-    profile.name = name;
-    profile.pipeline =
-        "hadamard -> uniform(levels=" + std::to_string(levels) + ",per=token,group=128) -> pack";
-    profile.ratios = {{128, ratio}, {6144, ratio}};
-    codec::QualityRecord record;
-    record.workload = codec::kUnifiedWorkload;
-    record.q = {q + 0.005, q, q + 0.01};
-    profile.quality = {record};
-    library->profiles.push_back(profile);
-  };
-  add("coarse", 4, 6, 0.955);
-  add("fine", 16, 3, 0.985);
-  const auto completed = codec::CompleteProfiles(*library);
-  ASSERT_TRUE(completed.has_value()) << completed.error().message;
-  auto profiles = ProfileSet::Create(library->model, library, 64, Isa::kScalar);
-  ASSERT_TRUE(profiles.has_value()) << profiles.error().message;
-  ConnectorOptions options;
-  options.goodput.initial_bytes_per_s = 1e5;
-  options.compute.token_us = 100'000;
-  for (const CodecProfile* profile : (*profiles)->ForStoring()) {
-    options.speeds.Set(control::UniformSpeeds(profile->hash, 1e9, 1e9));
-  }
-  Rig rig(options, 256, 1, *profiles);
+  const auto profiles =
+      ProfilesWith({LossyProfile("coarse", 4, 6, {{codec::kUnifiedWorkload, 0.955}}),
+                    LossyProfile("fine", 16, 3, {{codec::kUnifiedWorkload, 0.985}})});
+  Rig rig(OnASlowLink(*profiles), 256, 1, profiles);
   rig.engine->Submit(RequestOf(Prompt(1, 8)));
   rig.Drain();
   EXPECT_EQ(rig.source->objects().size(), 6U) << "two chunks in three profiles";

@@ -340,8 +340,7 @@ int32_t Core::FoundBlocks(const Ticket& ticket) const {
     const kv::BlockQuality quality =
         profile == nullptr
             ? info.quality
-            : QualityFor(*profile, info.quality,
-                         sources_[at.source]->QualityOf(false, *profile, ticket.facts.workload));
+            : QualityFor(*profile, info.quality, profile->QualityFor(ticket.facts.workload));
     if (!ticket.facts.quality.Accepts(quality)) {
       continue;
     }

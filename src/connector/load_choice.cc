@@ -151,9 +151,8 @@ class Chooser {
     candidate.key = found.info.key;
     candidate.object = RangeOf(found);
     candidate.wanted = MissingIn(candidate.object, missing_);
-    candidate.quality =
-        QualityFor(*candidate.profile, found.info.quality,
-                   sources_[index]->QualityOf(false, *candidate.profile, facts_.workload));
+    candidate.quality = QualityFor(*candidate.profile, found.info.quality,
+                                   candidate.profile->QualityFor(facts_.workload));
     candidate.wire_bytes = static_cast<double>(found.info.size_bytes);
     candidate.ready_in_us = static_cast<double>(found.info.ready_in_us);
     if (candidate.wanted.num_blocks == 0 || !facts_.quality.Accepts(candidate.quality)) {
@@ -177,7 +176,7 @@ class Chooser {
       std::fill_n(at.begin() + range.first_block, range.num_blocks, run);
     }
     const ChunkLayout layout = ChunkLayout::Of(profile.chunk_tokens, rules_.block_size_tokens);
-    const kv::BlockQuality of_profile = sources_[index]->QualityOf(true, profile, facts_.workload);
+    const kv::BlockQuality of_profile = profile.QualityFor(facts_.workload);
     for (int32_t first = 0; first < facts_.num_loadable; first += layout.chunk_blocks) {
       LoadCandidate candidate;
       candidate.source = index;

@@ -24,11 +24,11 @@ float MeasuredQ(const codec::Profile& profile) {
   if (profile.fidelity == codec::Fidelity::kExact) {
     return 1.0F;
   }
-  double q = profile.quality.empty() ? 0.0 : 1.0;
+  float q = profile.quality.empty() ? 0.0F : 1.0F;
   for (const codec::QualityRecord& record : profile.quality) {
-    q = std::min(q, record.q.low);
+    q = std::min(q, record.JudgedQ());
   }
-  return static_cast<float>(std::clamp(q, 0.0, 1.0));
+  return q;
 }
 
 // Profiles that leave slots out serve no reader that did not name them.
@@ -45,6 +45,15 @@ double LargestRatio(const codec::Profile& profile) {
 }
 
 }  // namespace
+
+kv::BlockQuality CodecProfile::QualityFor(std::string_view workload) const {
+  if (!lossy) {
+    return {};
+  }
+  const codec::QualityRecord* const record =
+      listed == nullptr ? nullptr : listed->QualityFor(workload);
+  return {kv::Fidelity::kLossy, record != nullptr ? record->JudgedQ() : q};
+}
 
 Result<std::shared_ptr<const ProfileSet>> ProfileSet::Create(
     const codec::ModelFacts& model, std::shared_ptr<const codec::ProfileLibrary> library,
@@ -122,6 +131,7 @@ Result<std::shared_ptr<const ProfileSet>> ProfileSet::Create(
     profile.q = !profile.lossy                ? 1.0F
                 : candidate.listed != nullptr ? MeasuredQ(*candidate.listed)
                                               : 0.0F;
+    profile.listed = candidate.listed;
     set->by_hash_.emplace(hash, set->profiles_.size());
     set->profiles_.push_back(std::move(profile));
   }

@@ -33,6 +33,10 @@ struct CodecProfile {
   int32_t chunk_tokens = 0;
   // Lower end of the 95 % interval of q over all workloads; 1 when exact, 0 when never measured.
   float q = 1.0F;
+  const codec::Profile* listed = nullptr;  // in the set's library; null: in none
+
+  // What KV that comes by this profile counts as, for a reader with this workload.
+  [[nodiscard]] kv::BlockQuality QualityFor(std::string_view workload) const;
 };
 
 class ProfileSet {

@@ -93,25 +93,4 @@ ArmPrice SourceState::Price(bool live, const CodecProfile& profile, int64_t toke
   return price;
 }
 
-kv::BlockQuality SourceState::QualityOf(bool live, const CodecProfile& profile,
-                                        const std::string& workload) const {
-  if (!profile.lossy) {
-    return {};
-  }
-  if (const auto arm = ArmOf(live, profile); arm.has_value()) {
-    const control::ArmTable& table = *slot(live).table;
-    return table.Quality(*arm, table.Workload(workload));
-  }
-  // Before there was anything to choose, or without speeds of the profile.
-  const codec::ProfileLibrary* const library = profiles_->library();
-  const codec::Profile* const listed =
-      library == nullptr ? nullptr : library->FindHash(profile.hash);
-  const codec::QualityRecord* const record =
-      listed == nullptr ? nullptr : listed->QualityFor(workload);
-  if (record != nullptr && record->q.low >= 0) {
-    return {kv::Fidelity::kLossy, static_cast<float>(std::min(record->q.low, 1.0))};
-  }
-  return {kv::Fidelity::kLossy, profile.q};
-}
-
 }  // namespace kvik::connector

@@ -55,9 +55,6 @@ class SourceState {
   // Of `raw_bytes` in a transfer of `tokens`.
   [[nodiscard]] ArmPrice Price(bool live, const CodecProfile& profile, int64_t tokens,
                                double raw_bytes) const;
-  // What KV that comes by this profile counts as, for a request with this workload.
-  [[nodiscard]] kv::BlockQuality QualityOf(bool live, const CodecProfile& profile,
-                                           const std::string& workload) const;
 
   control::Goodput goodput;
   SourceReport report;

@@ -30,14 +30,6 @@ double RatioAt(const std::vector<codec::LengthRatio>& ratios, int32_t tokens) {
   return below.cr + share * (above->cr - below.cr);
 }
 
-// The greatest float that is not above.
-float FloorToFloat(double value) {
-  const auto nearest = static_cast<float>(value);
-  return static_cast<double>(nearest) > value
-             ? std::nextafterf(nearest, -std::numeric_limits<float>::infinity())
-             : nearest;
-}
-
 Result<ArmCost> CostOf(double ratio, const StageSpeed& encode, const StageSpeed& decode) {
   if (!(ratio > 0) || !std::isfinite(ratio)) {
     return Err(ErrorCode::kInvalidInput, "has a ratio of %g", ratio);
@@ -139,9 +131,7 @@ Result<ArmTable> ArmTable::Build(const codec::ProfileLibrary* library, const Mac
       for (const std::string& workload : table.workloads_) {
         const codec::QualityRecord* record = profile.QualityFor(workload);
         measured = measured || record != nullptr;
-        arm.q.push_back(exact               ? 1.0F
-                        : record == nullptr ? kNotMeasured
-                                            : FloorToFloat(std::clamp(record->q.low, 0.0, 1.0)));
+        arm.q.push_back(exact ? 1.0F : record == nullptr ? kNotMeasured : record->JudgedQ());
       }
       if (!measured) {
         continue;
