@@ -42,9 +42,9 @@ using kvik::testing::OrDie;
 
 constexpr int32_t kHeads = 4;
 constexpr int32_t kDim = 128;
-constexpr int32_t kFrameTokens = 128;
+constexpr int32_t kFrameTokens = 256;  // what a frame of a stored chunk has (docs/connector.md)
 constexpr size_t kFrameBytes =
-    size_t{2} * kHeads * kDim * kFrameTokens * sizeof(Bf16);  // keys and values: 256 KiB
+    size_t{2} * kHeads * kDim * kFrameTokens * sizeof(Bf16);  // keys and values: 512 KiB
 constexpr size_t kCachedJobs = 16;
 
 // What a pipeline owes, on one thread from memory unless said otherwise.
