@@ -21,6 +21,11 @@ struct Rans12Avx512 : Vectors {
   using Mask = typename Vectors::Mask;
   static constexpr bool kVectors12 = true;
 
+  // With a source, so that it does not wait for what was in the register.
+  static Vec Gather(const void* table, Vec index) {
+    return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, index, table, 4);
+  }
+
   // --- Encoding ----------------------------------------------------------------------------------
 
   // What the encoder needs of a symbol. kEntries 16, 32, 64: tables of registers; 256: of memory.
@@ -54,8 +59,7 @@ struct Rans12Avx512 : Vectors {
             _mm512_permutex2var_epi32(Vectors::Load(from), index, Vectors::Load(from + 64)),
             _mm512_permutex2var_epi32(Vectors::Load(from + 128), index, Vectors::Load(from + 192)));
       } else {
-        // With a source, so that it does not wait for what was in the register.
-        return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xFFFF, index, table, 4);
+        return Gather(table, index);
       }
     }
     alignas(64) uint32_t freq_start[kEntries];
@@ -321,7 +325,7 @@ struct Rans12Avx512 : Vectors {
     const Vec slot_mask = Vectors::Set1((1U << kRans12Bits) - 1);
     Vec found[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      found[v] = _mm512_i32gather_epi32(Vectors::And(x[v], slot_mask), memory.slots, 4);
+      found[v] = Gather(memory.slots, Vectors::And(x[v], slot_mask));
       x[v] = Next(x[v], Vectors::And(_mm512_srli_epi32(found[v], 8), slot_mask),
                   _mm512_srli_epi32(found[v], 20));
     }
