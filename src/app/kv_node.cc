@@ -84,11 +84,8 @@ Result<std::unique_ptr<KvNode>> KvNode::Create(const KvNodeOptions& options, con
     KVIK_ASSIGN(node->store_, OpenKvStore(options.store, clock));
   }
   connector::ConnectorOptions kv;
-  kv.speeds = MachineSpeedsOf(*node->profiles_, clock,
-                              {.folder = DefaultSpeedsFolder(),
-                               .numerics = runtime.model->numerics_tag(),
-                               .block_size_tokens = geometry.block_size_tokens,
-                               .threads = kIoThreads});
+  kv.speeds = MachineSpeedsOf(*node->profiles_, runtime, clock,
+                              {.folder = DefaultSpeedsFolder(), .threads = kIoThreads});
 
   node->node_ = connector::ObjectNode::Create({}, node->store_.get(), clock);
   node->objects_ = transfer::MakeObjectServer(*node->node_);

@@ -244,5 +244,19 @@ TEST_F(ChunkCodec, SpeedsAreMeasuredOfEveryProfile) {
   }
 }
 
+TEST_F(ChunkCodec, SpeedsAreMeasuredOnTheSampleAndLeaveItAlone) {
+  SystemClock clock;
+  const std::vector<std::byte> before = arena_;
+  const KvSample sample{geometry_, arena_, from_};
+  const control::MachineSpeeds speeds =
+      MeasureSpeeds(*profiles_,
+                    {.block_size_tokens = geometry_.block_size_tokens,
+                     .budget_us_per_profile = 100,
+                     .sample = &sample},
+                    clock);
+  EXPECT_EQ(speeds.profiles.size(), profiles_->all().size());
+  EXPECT_TRUE(before == arena_);
+}
+
 }  // namespace
 }  // namespace kvik::connector

@@ -2,49 +2,51 @@
 #include "connector/measure_speeds.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <optional>
 #include <vector>
 
+#include "base/check.h"
 #include "base/rng.h"
 #include "connector/chunk_codec.h"
 
 namespace kvik::connector {
 namespace {
 
-// KV of one chunk in an arena of its own, and room to decode it into.
-struct MadeKv {
-  kv::KvGeometry geometry;
-  std::vector<std::byte> arena;
-  std::vector<BlockId> from;
-  std::vector<BlockId> to;
+constexpr int32_t kMadeTokens = 256;
 
-  MadeKv(const codec::ModelFacts& model, int32_t block_size_tokens, int32_t tokens, uint64_t seed) {
-    geometry.num_layers = 1;  // every layer costs the same
+// A sample of KV that is made up, with the arena it lies in.
+struct MadeKv {
+  std::vector<std::byte> arena;
+  KvSample sample;
+
+  MadeKv(const codec::ModelFacts& model, int32_t block_size_tokens, uint64_t seed) {
+    kv::KvGeometry& geometry = sample.geometry;
+    geometry.num_layers = model.num_layers;
     geometry.num_kv_heads = model.num_kv_heads;
     geometry.head_dim = model.head_dim;
     geometry.block_size_tokens = block_size_tokens;
-    const int32_t blocks = std::max(1, tokens / block_size_tokens);
-    from.resize(static_cast<size_t>(blocks));
-    to.resize(static_cast<size_t>(blocks));
-    std::iota(from.begin(), from.end(), 0);
-    std::iota(to.begin(), to.end(), blocks);
-    arena.resize(2 * static_cast<size_t>(blocks) * geometry.bytes_per_block());
+    sample.blocks.resize(static_cast<size_t>(std::max(1, kMadeTokens / block_size_tokens)));
+    std::iota(sample.blocks.begin(), sample.blocks.end(), 0);
+    arena.resize(sample.blocks.size() * geometry.bytes_per_block());
     Rng rng(seed);
     auto* const values = reinterpret_cast<Bf16*>(arena.data());
-    for (size_t i = 0; i + 1 < arena.size() / 4; i += 2) {
+    for (size_t i = 0; i + 1 < arena.size() / sizeof(Bf16); i += 2) {
       const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
       const double angle = 2 * std::numbers::pi * rng.Uniform();
       values[i] = ToBf16(static_cast<float>(radius * std::cos(angle)));
       values[i + 1] = ToBf16(static_cast<float>(radius * std::sin(angle)));
     }
+    sample.arena = arena;
   }
 };
 
-// Raw bytes a second of `run`, which moves `raw_bytes`, best of as many as the budget allows.
+// Microseconds of `run`, the least of as many as the budget allows; 0: it failed.
 template <typename Run>
-double BestBytesPerS(size_t raw_bytes, int64_t budget_us, const Clock& clock, Run&& run) {
+double LeastUs(int64_t budget_us, const Clock& clock, Run&& run) {
   int64_t best_us = 0;
   const int64_t begin_us = clock.NowMicros();
   int rounds = 0;
@@ -57,16 +59,80 @@ double BestBytesPerS(size_t raw_bytes, int64_t budget_us, const Clock& clock, Ru
     best_us = rounds == 0 ? took_us : std::min(best_us, took_us);
     ++rounds;
   } while (rounds < 3 || (rounds < 100 && clock.NowMicros() - begin_us < budget_us));
-  return static_cast<double>(raw_bytes) * 1e6 / static_cast<double>(best_us);
+  return static_cast<double>(best_us);
 }
+
+// Early, middle and late layers have other KV.
+std::array<int32_t, 3> SomeLayers(int32_t num_layers) {
+  return {num_layers / 6, num_layers / 2, num_layers * 5 / 6};
+}
+
+struct BytesPerS {
+  double encode = 0;  // 0: it does not work
+  double decode = 0;
+};
+
+class Meter {
+ public:
+  Meter(const KvSample& sample, const Clock& clock) : sample_(sample), clock_(clock) {}
+
+  // Raw bytes a second of one thread, with frames of so many tokens.
+  BytesPerS Measure(const codec::FrameCodec& codec, int32_t tokens, int64_t budget_us) {
+    const kv::KvGeometry& geometry = sample_.geometry;
+    std::vector<BlockId> from(
+        static_cast<size_t>(std::max(1, tokens / geometry.block_size_tokens)));
+    std::vector<BlockId> to(from.size());
+    for (size_t i = 0; i < from.size(); ++i) {
+      from[i] = sample_.blocks[i % sample_.blocks.size()];
+    }
+    std::iota(to.begin(), to.end(), 0);
+    room_.resize(std::max(room_.size(), to.size() * geometry.bytes_per_block()));
+    const ChunkPages source{&geometry, sample_.arena, 0, from};
+    const ChunkPages target{&geometry, room_, 0, to};
+    const std::array<int32_t, 3> layers = SomeLayers(geometry.num_layers);
+    const auto each = static_cast<int64_t>(layers.size());
+    double encode_us = 0;
+    double decode_us = 0;
+    for (const int32_t layer : layers) {
+      std::vector<std::byte> frame;
+      const double encode = LeastUs(budget_us / each, clock_, [&] {
+        frame.clear();
+        return EncodeLayer(codec, source, layer, scratch_, frame).has_value();
+      });
+      const double decode = encode == 0 ? 0 : LeastUs(budget_us / each, clock_, [&] {
+        return DecodeLayer(codec, frame, target, scratch_).has_value();
+      });
+      if (decode == 0) {
+        return {};
+      }
+      encode_us += encode;
+      decode_us += decode;
+    }
+    const double raw_bytes = static_cast<double>(source.raw_bytes()) / geometry.num_layers *
+                             static_cast<double>(layers.size());
+    return {raw_bytes * 1e6 / encode_us, raw_bytes * 1e6 / decode_us};
+  }
+
+ private:
+  const KvSample& sample_;
+  const Clock& clock_;
+  CodecScratch scratch_;
+  std::vector<std::byte> room_;  // to decode into
+};
 
 }  // namespace
 
 control::MachineSpeeds MeasureSpeeds(
     const ProfileSet& profiles, const MeasureOptions& options, const Clock& clock,
     const std::function<void(size_t done, size_t total)>& progress) {
+  std::optional<MadeKv> made;
+  if (options.sample == nullptr) {
+    made.emplace(profiles.model(), options.block_size_tokens, options.seed);
+  } else {
+    KVIK_CHECK(!options.sample->blocks.empty());
+  }
+  Meter meter(made ? made->sample : *options.sample, clock);
   control::MachineSpeeds speeds;
-  CodecScratch scratch;
   size_t done = 0;
   for (const CodecProfile& profile : profiles.all()) {
     control::ProfileSpeeds measured;
@@ -81,23 +147,12 @@ control::MachineSpeeds MeasureSpeeds(
         measured.decode[i] = measured.decode[i - 1];
         continue;
       }
-      MadeKv kv(profiles.model(), options.block_size_tokens, tokens, options.seed);
-      const ChunkPages source{&kv.geometry, kv.arena, 0, kv.from};
-      const ChunkPages target{&kv.geometry, kv.arena, 0, kv.to};
-      std::vector<std::byte> frame;
       const int64_t budget_us =
           options.budget_us_per_profile / static_cast<int64_t>(2 * control::kNumLengths);
-      const double encode = BestBytesPerS(source.raw_bytes(), budget_us, clock, [&] {
-        frame.clear();
-        return EncodeLayer(*profile.codec, source, 0, scratch, frame).has_value();
-      });
-      const double decode =
-          encode == 0 ? 0 : BestBytesPerS(source.raw_bytes(), budget_us, clock, [&] {
-            return DecodeLayer(*profile.codec, frame, target, scratch).has_value();
-          });
-      works = encode > 0 && decode > 0;
-      measured.encode[i] = {0, encode * options.threads};
-      measured.decode[i] = {0, decode * options.threads};
+      const BytesPerS one = meter.Measure(*profile.codec, tokens, budget_us);
+      works = one.encode > 0 && one.decode > 0;
+      measured.encode[i] = {0, one.encode * options.threads};
+      measured.decode[i] = {0, one.decode * options.threads};
     }
     if (works) {
       speeds.Set(measured);
