@@ -4,7 +4,7 @@
 # `cmake --preset release && ninja -C build` is the same build.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help setup build tests demo test test-golden test-all bench bench-peers bench-replay bench-policies bench-rd lint fuzz clean
+.PHONY: help setup build tests demo test test-golden test-all bench bench-peers bench-replay bench-policies bench-rd bench-kv lint fuzz clean
 
 JOBS ?= $(shell nproc)
 CTEST := ctest --output-on-failure --timeout 900 -j$(JOBS)
@@ -21,6 +21,7 @@ help:
 	@echo 'make bench-replay every eviction policy on every trace, and what that says of hazard (KVIK_TRACES=folder)'
 	@echo 'make bench-policies  the same load on a server under each eviction policy (BENCH_FLAGS="FOLDER --only REGEX")'
 	@echo 'make bench-rd     what compression costs, every preset and profile (KVIK_EVAL_DATA=folder KVIK_MODELS=folder)'
+	@echo 'make bench-kv     KV between servers over emulated links (KVIK_EVAL_DATA=folder KVIK_MODELS=folder)'
 	@echo 'make lint         clang-format and clang-tidy (all=1: every file, not only changed ones)'
 	@echo 'make fuzz         each fuzz target for FUZZ_SECONDS (600)'
 
@@ -73,6 +74,9 @@ bench-policies: build
 
 bench-rd: build
 	python3 -B scripts/rate_distortion.py $(or $(BENCH_FLAGS),build/bench-rd)
+
+bench-kv: build
+	python3 -B scripts/bench_kv.py $(or $(BENCH_FLAGS),build/bench-kv)
 
 lint:
 	scripts/setup.sh clang
