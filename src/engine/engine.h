@@ -142,6 +142,9 @@ class Engine {
   // Takes the connector's events while there is no work, as Step does otherwise.
   void TakeEvents();
 
+  // What came to be cached and what went (kv::CacheOptions::announce) since the last call.
+  [[nodiscard]] std::vector<kv::BlockEvent> TakeBlockEvents() { return cache_->TakeBlockEvents(); }
+
   // What the executor does while there is no work: Executor::DoIdleWork.
   bool DoIdleWork() { return executor_.DoIdleWork(); }
 

@@ -72,6 +72,7 @@ struct EngineLoop::Impl {
         engine->TakeEvents();
         PublishStats();
       }
+      TellBlockEvents();
     }
     engine->Disconnect();
     commands.Close();
@@ -82,6 +83,15 @@ struct EngineLoop::Impl {
       options.on_stop(*engine);
     }
     PublishStats();
+  }
+
+  void TellBlockEvents() {
+    if (!options.on_block_events) {
+      return;
+    }
+    if (std::vector<kv::BlockEvent> events = engine->TakeBlockEvents(); !events.empty()) {
+      options.on_block_events(std::move(events));
+    }
   }
 
   std::optional<Command> PopStalled(int64_t limit_us) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/result.h"
 #include "engine/engine.h"
@@ -24,6 +25,9 @@ struct EngineLoopOptions {
   int64_t max_requests = 4096;  // queued, waiting and running; Submit answers kUnavailable beyond
   // Called on the engine thread after every step; must not block. May be empty.
   std::function<void(const StepReport&)> on_step;
+  // Called on the engine thread with what came to be cached and what went
+  // (kv::CacheOptions::announce), never with nothing; must not block. May be empty.
+  std::function<void(std::vector<kv::BlockEvent>)> on_block_events;
   // Called on the engine thread when no request can come any more, before Join returns. May be
   // empty.
   std::function<void(Engine&)> on_stop;

@@ -72,6 +72,8 @@ class HashChain {
   // Hashes the full blocks of `tokens` that are not hashed yet. REQUIRES: `tokens` extends what
   // earlier calls saw. O(new tokens).
   void Extend(const BlockHasher& hasher, std::span<const TokenId> tokens);
+  // Of the whole sequence; empty when it was given hashed.
+  [[nodiscard]] const ExtraKeys& extra() const { return extra_; }
   // Keys of the full blocks seen, in order.
   [[nodiscard]] std::span<const ContentKey> keys() const { return keys_; }
 

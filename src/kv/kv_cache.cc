@@ -267,19 +267,42 @@ void KvCache::Commit(Sequence& sequence, std::span<const TokenRun> runs) {
           block_index == 0 ? 0
                            : sequence.chain_.keys()[static_cast<size_t>(block_index) - 1].Digest();
       Publish(BlockKey{content, numerics_}, block, sequence.quality_,
-              block_index * options_.block_size_tokens, parent);
+              block_index * options_.block_size_tokens, parent, OriginOf(sequence, block_index));
     }
   }
 }
 
+KvCache::Origin KvCache::OriginOf(const Sequence& sequence, int32_t block_index) const {
+  Origin origin;
+  if (!options_.announce) {
+    return origin;
+  }
+  const auto at = static_cast<size_t>(block_index);
+  if (at > 0) {
+    origin.parent = sequence.chain_.keys()[at - 1].hash;
+  }
+  origin.extra = sequence.chain_.extra();
+  const auto size = static_cast<size_t>(options_.block_size_tokens);
+  if (sequence.tokens().size() >= (at + 1) * size) {  // a trace may have keys only
+    const auto tokens = sequence.tokens().subspan(at * size, size);
+    origin.tokens.assign(tokens.begin(), tokens.end());
+  }
+  return origin;
+}
+
 bool KvCache::Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos,
-                      uint64_t parent) {
+                      uint64_t parent, const Origin& origin) {
+  const bool was_announced = IsAnnounced(key.content);
   const auto result = index_.Publish(key, block, quality);
   if (result.outcome == PrefixIndex::PublishOutcome::kDuplicate) {
     ++duplicates_;
     return false;
   }
   ++published_;
+  if (!was_announced && IsAnnounced(key.content)) {
+    recorder_.Stored(key.content.hash, origin.parent ? &*origin.parent : nullptr, origin.tokens,
+                     origin.extra);
+  }
   const uint64_t content = key.content.Digest();
   policy_->Track(TrackedBlock{block, first_pos, content, parent});
   if (residency_) {
@@ -350,7 +373,7 @@ std::optional<BlockId> KvCache::Import(const BlockKey& key, BlockQuality quality
   MakeRoom(1);
   const BlockId block = pool_.AllocateFilling().value();
   pool_.Seal(block);
-  const bool published = Publish(key, block, quality, first_pos, /*parent=*/0);
+  const bool published = Publish(key, block, quality, first_pos, /*parent=*/0, Origin{});
   pool_.Unref(block);
   if (!published) {
     Free(block);
@@ -367,7 +390,16 @@ void KvCache::DropCached(BlockId block) {
 }
 
 void KvCache::FreeEvicted(BlockId block) {
-  index_.Erase(block);
+  if (options_.announce) {
+    const ContentKey content = index_.content(block);
+    const bool was_announced = IsAnnounced(content);
+    index_.Erase(block);
+    if (was_announced && !IsAnnounced(content)) {
+      recorder_.Removed(content.hash);
+    }
+  } else {
+    index_.Erase(block);
+  }
   Free(block);
   if (residency_) {
     residency_->Evicted(block, now_us_);
@@ -384,6 +416,8 @@ void KvCache::Free(BlockId block) {
 std::vector<ResidencySample> KvCache::TakeResidencySamples() {
   return residency_ ? residency_->Take() : std::vector<ResidencySample>();
 }
+
+std::vector<BlockEvent> KvCache::TakeBlockEvents() { return recorder_.Take(); }
 
 void KvCache::Evict(BlockId block) {
   DropCached(block);
@@ -407,6 +441,9 @@ int32_t KvCache::Clear() {
     if (pool_.state(block) == BlockState::kCached) {
       Evict(block);
     }
+  }
+  if (options_.announce && index_.size() == 0) {
+    recorder_.Cleared();
   }
   return cached;
 }

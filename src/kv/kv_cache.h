@@ -28,6 +28,7 @@
 #include "base/result.h"
 #include "base/rng.h"
 #include "base/types.h"
+#include "kv/block_events.h"
 #include "kv/block_hasher.h"
 #include "kv/block_masks.h"
 #include "kv/block_pool.h"
@@ -54,6 +55,9 @@ struct CacheOptions {
   HitScope hits = HitScope::kGaps;
   // Of the contents, whose stay in the cache is watched; in [0, 1]. 0: none, and it costs nothing.
   double residency_share = 0;
+  // Record what comes and goes (TakeBlockEvents), as a request that accepts this quality sees it.
+  // None: nothing is recorded, and it costs nothing.
+  std::optional<MinQuality> announce;
   PolicyOptions policy;      // num_blocks and block_size_tokens are taken from above
   std::string policy_state;  // what another instance of the policy learned; empty: nothing
 };
@@ -169,6 +173,11 @@ class KvCache {
   // What was seen of watched blocks since the last call. Call it once a step.
   [[nodiscard]] std::vector<ResidencySample> TakeResidencySamples();
 
+  // What became of the contents that CacheOptions::announce asks for, since the last call, in
+  // order. A content is stored once and removed once, however many blocks held it in between. Call
+  // it once a step.
+  [[nodiscard]] std::vector<BlockEvent> TakeBlockEvents();
+
   [[nodiscard]] const CacheOptions& options() const { return options_; }
   [[nodiscard]] const EvictionPolicy& policy() const { return *policy_; }
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
@@ -193,8 +202,19 @@ class KvCache {
   void KeepPinnable(LookupResult& hits) const;
   static void KeepPrefix(LookupResult& hits);
   void MakeRoom(int32_t blocks);
+  // What is told of a block that comes to be stored.
+  struct Origin {
+    std::optional<BlockHash> parent;
+    std::vector<TokenId> tokens;
+    ExtraKeys extra;
+  };
   bool Publish(const BlockKey& key, BlockId block, BlockQuality quality, int32_t first_pos,
-               uint64_t parent);
+               uint64_t parent, const Origin& origin);
+  // Empty when nothing is announced.
+  [[nodiscard]] Origin OriginOf(const Sequence& sequence, int32_t block_index) const;
+  [[nodiscard]] bool IsAnnounced(const ContentKey& content) const {
+    return options_.announce && index_.Find(content, *options_.announce) != kNoBlock;
+  }
   [[nodiscard]] BlockQuality ReadyQuality(const Sequence& sequence, int32_t block_index) const;
   bool KeepUnreferenced(BlockId block);
   bool Abandon(BlockId block);
@@ -208,6 +228,7 @@ class KvCache {
     int32_t index = 0;             // of the block in the sequence
     ContentKey content;
     uint64_t parent = 0;
+    Origin origin;
   };
   // A block that somebody else reads.
   struct Held {
@@ -223,6 +244,7 @@ class KvCache {
   PrefixIndex index_;
   std::unique_ptr<EvictionPolicy> policy_;
   std::optional<ResidencySampler> residency_;
+  BlockEventRecorder recorder_;
   std::unordered_map<BlockId, Loading> loading_;
   std::unordered_map<BlockId, Held> held_;
   int64_t now_us_ = 0;

@@ -51,7 +51,9 @@ std::vector<BlockId> KvCache::BeginLoad(Sequence& sequence, const BlockRange& ra
     sequence.sources_[at] = Sequence::Source::kLoading;
     ++sequence.num_loading_;
     const uint64_t parent = i == 0 ? 0 : keys[at - 1].Digest();
-    KVIK_CHECK(loading_.emplace(block, Loading{&sequence, i, keys[at], parent}).second);
+    KVIK_CHECK(
+        loading_.emplace(block, Loading{&sequence, i, keys[at], parent, OriginOf(sequence, i)})
+            .second);
     blocks.push_back(block);
   }
   return blocks;
@@ -73,8 +75,8 @@ LoadOutcome KvCache::EndLoad(BlockId block, const std::optional<BlockQuality>& q
   }
   const int32_t first_pos = loading.index * options_.block_size_tokens;
   pool_.Seal(block);
-  const bool published =
-      Publish(BlockKey{loading.content, numerics_}, block, *quality, first_pos, loading.parent);
+  const bool published = Publish(BlockKey{loading.content, numerics_}, block, *quality, first_pos,
+                                 loading.parent, loading.origin);
   if (sequence == nullptr) {
     pool_.Unref(block);
     if (!published) {

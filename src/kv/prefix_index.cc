@@ -153,6 +153,11 @@ BlockQuality PrefixIndex::quality(BlockId block) const {
                                        : BlockQuality{};
 }
 
+const ContentKey& PrefixIndex::content(BlockId block) const {
+  KVIK_CHECK(Contains(block), "block %d is not in the index", block);
+  return At(block).content;
+}
+
 void PrefixIndex::Erase(BlockId block) {
   KVIK_CHECK(Contains(block), "block %d is not in the index", block);
   Record& record = At(block);

@@ -68,6 +68,7 @@ class PrefixIndex {
   [[nodiscard]] bool IsSuperseded(BlockId block) const;
   // REQUIRES: Contains(block).
   [[nodiscard]] BlockQuality quality(BlockId block) const;
+  [[nodiscard]] const ContentKey& content(BlockId block) const;
   void Erase(BlockId block);
 
   [[nodiscard]] size_t size() const { return size_; }  // blocks, not entries
