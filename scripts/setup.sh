@@ -15,6 +15,7 @@ build_packages=(
   libfmt-dev libspdlog-dev prometheus-cpp-dev
   libzstd-dev liblz4-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev libeigen3-dev libhiredis-dev
+  libzmq3-dev cppzmq-dev libmsgpack-cxx-dev
 )
 clang_packages=(clang clang-tidy clang-format)
 
