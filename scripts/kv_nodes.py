@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks of moving KV share: servers, prompts of exact lengths, a file of measurements, statistics."""
+"""What the sections of bench_kv.py share: servers, prompts of exact lengths, a file of measurements, statistics."""
+import contextlib
 import http.client
 import json
 import math
@@ -8,6 +9,7 @@ import pathlib
 import random
 import re
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.parse
@@ -18,6 +20,10 @@ KVIK = os.environ.get("KVIK", str(ROOT / "build" / "kvik"))
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LIBRARY = ROOT / "profiles" / "smollm2-135m"
 RESAMPLES = 4000
+Q_MIN = 0.97
+MAX_TOKENS = 16
+BYTES_PER_TOKEN = 30 * 3 * 64 * 2 * 2  # of SmolLM2-135M: layers, KV heads, channels, keys and values, bf16
+PUBLISHED = ("kivi-4", "cachegen")  # never measured by the library: any quality
 
 
 def find_model():
@@ -60,22 +66,13 @@ class Node:
             raise SystemExit(f"bench-kv: {path} says {reply.status}: {text}")
         return json.loads(text) if text.startswith("{") else text
 
-    def complete(self, prompt, max_tokens, salt, **kvik):
+    def complete(self, prompt, max_tokens, salt, transfer=None, **kvik):
         """(reply, milliseconds). A salt of its own finds no KV of other requests."""
         body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "cache_salt": salt,
-                "kvik": kvik}
+                "kvik": kvik, **({"kv_transfer_params": transfer} if transfer else {})}
         start = time.monotonic()
         reply = self.request("POST", "/v1/completions", body)
         return reply, (time.monotonic() - start) * 1000
-
-    def metric(self, name, **labels):
-        """The sum of a metric's samples that carry these labels."""
-        total = 0.0
-        for line in self.request("GET", "/metrics").splitlines():
-            match = re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line)
-            if match and match[1] == name and all(f'{k}="{v}"' in (match[2] or "") for k, v in labels.items()):
-                total += float(match[3])
-        return total
 
     def wait_up(self):
         """Of a router: until all of its nodes are."""
@@ -165,3 +162,73 @@ def judged(profile, workload):
     records = {record["workload"]: record for record in profile["quality"]}
     record = records.get(workload) or records.get("unified")
     return record["q"][1] if record else math.nan
+
+
+class Over(Exception):
+    """The budget is spent."""
+
+
+class Section:
+    """Some cells of the benchmark: run() measures what is missing, tables() prints what is there."""
+
+    def __init__(self, options, results):
+        self.options, self.results = options, results
+        self.library = {p["name"]: p for p in json.loads((LIBRARY / "library.json").read_text())["profiles"]}
+        self.started = time.monotonic()
+        self.nodes = []
+
+    @contextlib.contextmanager
+    def servers(self):
+        """Those that are started within end with it."""
+        before = len(self.nodes)
+        try:
+            yield
+        finally:
+            while len(self.nodes) > before:
+                self.nodes.pop().stop()
+
+    def node(self, *args):
+        self.nodes.append(Node(*args))
+        return self.nodes[-1]
+
+    def engine(self, role, *args):
+        return self.node("--role", role, "--model", find_model(), "--served-model-name", "demo", "--threads", 1,
+                         "--kv-memory", "512MiB", "--profiles", LIBRARY, *args)
+
+    def check_budget(self):
+        if self.options.budget and time.monotonic() - self.started > self.options.budget:
+            raise Over
+
+    def wanted(self, cell):
+        return re.search(self.options.only, cell)
+
+    @staticmethod
+    def note(text):
+        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+    @staticmethod
+    def quality_of(arm):
+        """What a request of this arm asks for: a fixed profile is judged by what it does, the controller keeps to its budget."""
+        return {"raw": 1.0, "lossless": 1.0, "adaptive": Q_MIN}.get(arm, 0.0)
+
+    def q_text(self, arm, workload):
+        if arm in self.library:
+            q = judged(self.library[arm], workload)
+            return "x" if math.isnan(q) or q < Q_MIN else f"{q:.3f}"
+        return f">= {Q_MIN}" if arm.startswith("adaptive") else "1" if arm in ("raw", "recompute") else "x"
+
+    def allowed(self, workload):
+        return [name for name, p in self.library.items() if judged(p, workload) >= Q_MIN]
+
+    def ask(self, node, key, ids, max_tokens, salt, **how):
+        """One timed request, kept under its key; without one it only warms up."""
+        reply, jct_ms = node.complete(ids, max_tokens, salt, **how)
+        kvik = reply["kvik"]
+        moved = kvik.get("transfer") or {}
+        row = dict(tokens=len(ids), jct_ms=jct_ms, ttft_ms=kvik["ttft_ms"], breakdown=kvik["breakdown_ms"],
+                   by_source=kvik["prompt_tokens_by_source"], profile=moved.get("profile"),
+                   wire_bytes=moved.get("wire_bytes", 0), raw_bytes=moved.get("raw_bytes", 0),
+                   predicted_ms=moved.get("predicted_ms"), observed_ms=moved.get("observed_ms"), why=moved.get("why"))
+        if key is not None:
+            self.results.add(key, **row)
+        return row

@@ -176,6 +176,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   runtime->step_tokens =
       std::min(options.scheduler.chunk_max, options.scheduler.max_num_batched_tokens);
   engine_options.max_answer_wait_us = options.max_answer_wait_us;
+  engine_options.max_promised_wait_us = options.max_promised_wait_us;
   engine_options.max_model_len = model_options.max_context_tokens;
   engine_options.seed = options.seed;
   KVIK_ASSIGN(runtime->engine, engine::Engine::Create(engine_options, *runtime->executor, clock));

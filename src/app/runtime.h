@@ -47,6 +47,7 @@ struct RuntimeOptions {
   bool needs_cost = false;  // Runtime::cost is measured, whatever the policy
   // With a connector: as engine::EngineOptions.
   int64_t max_answer_wait_us = engine::EngineOptions().max_answer_wait_us;
+  int64_t max_promised_wait_us = engine::EngineOptions().max_promised_wait_us;
   std::string chat_template_path;  // empty = the model's
 };
 

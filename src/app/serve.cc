@@ -75,6 +75,7 @@ Result<RuntimeOptions> FilledIn(const ServeOptions& options) {
     // As long as the connector itself waits for a peer: one that is there answers within a round
     // trip and a step, one that is not is known to be gone after its first silence.
     runtime.max_answer_wait_us = connector::ConnectorOptions().lookup_patience_us;
+    runtime.max_promised_wait_us = connector::ConnectorOptions().promised_patience_us;
   }
   const std::string& path = options.policy_state_path;
   if (path.empty()) {

@@ -155,6 +155,11 @@ void ChunkLoad::OnBytes(size_t /*index*/, transfer::SharedBytes bytes) {
   act(*this);
 }
 
+void ChunkLoad::OnObjectTimes(size_t /*index*/, const transfer::ObjectTimes& times) {
+  MutexLock lock(mutex_);
+  outcome_.times = times;
+}
+
 void ChunkLoad::OnObjectEnd(size_t /*index*/, const Result<void>& outcome) {
   Act act;
   {

@@ -41,7 +41,8 @@ struct ChunkOutcome {
   codec::Fidelity fidelity = codec::Fidelity::kExact;  // as the frames say
   std::vector<kv::DroppedTokens> dropped;              // by layer
   uint64_t wire_bytes = 0;
-  int64_t decode_us = 0;  // of all threads
+  int64_t decode_us = 0;        // of all threads
+  transfer::ObjectTimes times;  // at the sender
   transfer::StreamStats stats;
 };
 
@@ -62,6 +63,8 @@ class ChunkLoad final : public transfer::GetSink, public std::enable_shared_from
 
   void OnObject(size_t index, const kv::ObjectInfo& info) override KVIK_EXCLUDES(mutex_);
   void OnBytes(size_t index, transfer::SharedBytes bytes) override KVIK_EXCLUDES(mutex_);
+  void OnObjectTimes(size_t index, const transfer::ObjectTimes& times) override
+      KVIK_EXCLUDES(mutex_);
   void OnObjectEnd(size_t index, const Result<void>& outcome) override KVIK_EXCLUDES(mutex_);
   void OnDone(const Result<void>& outcome, const transfer::StreamStats& stats) override
       KVIK_EXCLUDES(mutex_);

@@ -131,7 +131,7 @@ void ChunkSender::Emit() {
   while (!stopped_ && !reported_) {
     if (unsent_.empty()) {
       if (finished_) {
-        reply_->End(spec_.index);
+        reply_->End(spec_.index, {spec_.waited_us, sent_.encode_us});
         sent_.ok = true;
         stopped_ = true;
         return;

@@ -30,7 +30,8 @@ struct ChunkSenderSpec {
   int32_t first_block = 0;
   std::vector<HeldBlockPtr> blocks;
   kv::ObjectInfo info;
-  size_t index = 0;  // of the reply
+  size_t index = 0;       // of the reply
+  int64_t waited_us = 0;  // for its blocks
 };
 
 struct ChunkSent {

@@ -78,6 +78,9 @@ struct ConnectorOptions {
 
   int io_threads = 2;  // that encode and decode; 0: RunDue, for tests
   int64_t lookup_patience_us = 200'000;
+  // Of a peer that was named as one that has the request's KV or is computing it: it may be in the
+  // midst of a step, and what it promised is dear to compute here.
+  int64_t promised_patience_us = 2'500'000;
   // A load that is expected to take t is given up after max(load_timeout_us, 4 t).
   int64_t load_timeout_us = 5'000'000;
   int32_t max_loads_in_flight = 4;  // objects of one request

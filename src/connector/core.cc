@@ -276,9 +276,10 @@ void Core::Ask(const kv::LoadRequest& request) {
   lookup.quality = {facts.quality.allow_lossy, 0.0F};
   lookup.numerics = facts.numerics;
   lookup.tenant = options_.tenant;
-  const int64_t deadline = ticket->asked_us + options_.lookup_patience_us;
   for (const auto& [index, source] : ask) {
-    source->Lookup(lookup, deadline,
+    const int64_t patience_us =
+        index == ticket->peer ? options_.promised_patience_us : options_.lookup_patience_us;
+    source->Lookup(lookup, ticket->asked_us + patience_us,
                    [self = shared_from_this(), ticket,
                     source_index = index](Result<std::vector<transfer::FoundObject>> found) {
                      self->OnFound(ticket, source_index, std::move(found));

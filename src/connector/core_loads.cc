@@ -185,7 +185,13 @@ void Core::Arrived(Ticket& ticket, const LoadJob& job, const ChunkOutcome& outco
   ticket.arrived_blocks += job.wanted.num_blocks;
   ticket.wire_bytes += outcome.wire_bytes;
   ticket.raw_bytes += raw;
+  ticket.encode_us += outcome.times.encode_us;
   ticket.decode_us += outcome.decode_us;
+  ticket.wire_us +=
+      static_cast<double>(outcome.wire_bytes) * sources_[job.what.source]->goodput.us_per_byte();
+  if (job.what.live && job.what.ready_in_us > 0) {
+    ticket.produced_us = std::max(ticket.produced_us, job.asked_us + outcome.times.waited_us);
+  }
   ticket.last_arrived_us = clock_.NowMicros();
   counters_.load_us += ticket.last_arrived_us - job.asked_us;
   if (ticket.profile.empty()) {
@@ -283,12 +289,15 @@ void Core::Observe(Ticket& ticket) {
       static_cast<double>(ticket.raw_bytes) < 0.99 * decided.decision.raw_bytes) {
     return;
   }
+  // A prefill on the other side is not part of the path.
   control::Observation seen;
-  seen.path_us =
-      static_cast<double>(std::max<int64_t>(ticket.last_arrived_us - ticket.first_asked_us, 1));
+  const int64_t begin_us = std::clamp(ticket.produced_us, ticket.first_asked_us,
+                                      std::max(ticket.last_arrived_us, ticket.first_asked_us));
+  seen.path_us = static_cast<double>(std::max<int64_t>(ticket.last_arrived_us - begin_us, 1));
+  seen.produce_us = static_cast<double>(begin_us - ticket.first_asked_us);
   seen.in_time = ticket.facts.slo_end_us == 0 || ticket.last_arrived_us <= ticket.facts.slo_end_us;
-  seen.wire_us =
-      static_cast<double>(ticket.wire_bytes) * sources_[decided.source]->goodput.us_per_byte();
+  seen.encode_us = static_cast<double>(ticket.encode_us) / std::max(options_.io_threads, 1);
+  seen.wire_us = ticket.wire_us;
   seen.decode_us = static_cast<double>(ticket.decode_us) / std::max(options_.io_threads, 1);
   controller->Observe(decided.decision, seen);
 }
@@ -409,8 +418,13 @@ std::shared_ptr<const kv::TransferReport> Core::ReportOf(const Ticket& ticket) c
   if (ticket.last_arrived_us != 0) {
     report->observed_us = ticket.last_arrived_us - ticket.first_asked_us;
   }
+  if (ticket.produced_us != 0) {
+    report->prefill_us =
+        std::clamp<int64_t>(ticket.produced_us - ticket.first_asked_us, 0, report->observed_us);
+  }
+  report->encode_us = ticket.encode_us;
+  report->wire_us = static_cast<int64_t>(ticket.wire_us);
   report->decode_us = ticket.decode_us;
-  report->wire_us = std::max<int64_t>(0, report->observed_us - report->decode_us);
   return report;
 }
 

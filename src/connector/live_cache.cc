@@ -41,6 +41,7 @@ class LiveGet final : public ObjectProducer {
   size_t missing = 0;
   bool asked = false;    // the engine's answer is still to come
   bool settled = false;  // handed to a sender, or failed
+  int64_t asked_us = 0;
   int64_t deadline_us = 0;
   size_t index = 0;
   kv::ObjectKey key;
@@ -305,6 +306,7 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
         chain->hashes = request.hashes;
         Remember(chain);
         kv::Wanted wanted;
+        bool all_promised = true;
         for (size_t i = 0; i < chain->hashes.size(); ++i) {
           const kv::ContentKey key = chain->Key(i);
           if (const auto held = held_.find(key); held != held_.end()) {
@@ -313,11 +315,16 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
           }
           if (promised_.contains(key)) {
             interest_[key] = now + options_.lease_us;
+          } else {
+            all_promised = false;
           }
           wanted.keys.push_back(key);
         }
         LiveLookup lookup{std::move(chain), request.quality, std::move(done)};
-        if (wanted.keys.empty()) {
+        // A step of the engine takes a while. What a running request has or will have is promised:
+        // the peer gets that answer at once, and what is resident is looked for when it comes for
+        // it.
+        if (all_promised) {
           AnswerLookup(lookup, calls);
         } else {
           wanted.want = wants_.Next();
@@ -341,6 +348,7 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
     auto get = std::make_shared<LiveGet>();
     get->index = index;
     get->key = key;
+    get->asked_us = clock_.NowMicros();
     get->deadline_us = context.deadline_us;
     get->reply = std::move(reply);
     get->done = std::move(done);
@@ -574,6 +582,7 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
     spec.info.size_bytes = spec.blocks.size() * host_.geometry->bytes_per_block();
     spec.info.tier = kv::ObjectTier::kLive;
     spec.index = get->index;
+    spec.waited_us = std::max<int64_t>(clock_.NowMicros() - get->asked_us, 0);
     auto place = std::make_shared<std::list<std::shared_ptr<ChunkSender>>::iterator>();
     auto sender =
         ChunkSender::Create(std::move(spec), get->reply, io_, scratch_, clock_,

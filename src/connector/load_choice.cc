@@ -2,6 +2,7 @@
 #include "connector/load_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -79,10 +80,17 @@ class Chooser {
     control::Controller* const controller = source.Controller(encodes);
     const CodecProfile* chosen = rules_.fixed;
     int32_t blocks = 0;
+    int32_t computed_there = 0;  // blocks of these that the peer is still computing
+    double produce_us = 0;
     control::ArmMask available = 0;
     if (!live.empty()) {
       for (const transfer::FoundObject* found : live) {
-        blocks += MissingIn(RangeOf(*found), missing_).num_blocks;
+        const int32_t of_run = MissingIn(RangeOf(*found), missing_).num_blocks;
+        blocks += of_run;
+        if (found->info.ready_in_us > 0) {
+          computed_there += of_run;
+          produce_us = std::max(produce_us, static_cast<double>(found->info.ready_in_us));
+        }
       }
       available = control::kAllArms;
     } else {
@@ -110,6 +118,11 @@ class Chooser {
       question.tokens = int64_t{blocks} * rules_.block_size_tokens;
       question.raw_bytes = blocks * rules_.raw_bytes_per_block;
       question.us_per_byte = source.goodput.us_per_byte();
+      if (computed_there > 0) {
+        question.produce_us = produce_us;
+        question.produce_parts = std::ceil(static_cast<double>(computed_there) *
+                                           rules_.block_size_tokens / rules_.step_tokens);
+      }
       question.slo_us =
           facts_.slo_end_us == 0 ? 0 : std::max<int64_t>(facts_.slo_end_us - now_us_, 1);
       question.available = available;

@@ -51,12 +51,15 @@ struct Ticket {
   std::string why;
 
   int64_t first_asked_us = 0;  // of its loads; 0: none
+  int64_t produced_us = 0;     // when the peer had computed the last of it; 0: it was there
   int64_t last_arrived_us = 0;
   int32_t priority = 64;
   int32_t arrived_blocks = 0;
   uint64_t wire_bytes = 0;
   uint64_t raw_bytes = 0;
+  int64_t encode_us = 0;  // of the sender's threads
   int64_t decode_us = 0;
+  double wire_us = 0;
   std::string profile;
   std::string tier;
 };

@@ -46,7 +46,7 @@ class StoredProducer final : public ObjectProducer {
           const auto holds = lease_.has_value() ? lease_->Check() : Result<void>();
           if (holds.has_value()) {
             ok = true;
-            reply_->End(index_);
+            reply_->End(index_, {});
           } else {
             reply_->Fail(index_, holds.error());
           }

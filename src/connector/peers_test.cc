@@ -221,6 +221,46 @@ TEST_F(Peers, BlocksAreHandedOverWhileTheyAreComputed) {
   Drain();
 }
 
+// An engine is busy for the whole of a step. What it has begun is known without it.
+TEST_F(Peers, WhatIsPromisedIsSaidAtOnce) {
+  Node& prefill = AddEngine("prefill", {});
+  Node& decode = AddEngine("decode", {});
+  decode.engine->compute_blocks_per_step = 0;
+  prefill.engine->compute_blocks_per_step = 1;
+  prefill.engine->Submit(RequestOf(1, 24));
+  Tick();
+  decode.engine->Submit(RequestOf(1, 24, "prefill"));
+  for (int i = 0; i < 3; ++i) {  // the prefill node's engine is in a step
+    decode.engine->Step();
+    Settle();
+  }
+  EXPECT_EQ(decode.connector->counters().claimed_blocks, 24);
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 24);
+  const auto& report = decode.engine->reports.back();
+  ASSERT_NE(report, nullptr);
+  EXPECT_GT(report->prefill_us, 0);
+  EXPECT_LE(report->prefill_us, report->observed_us);
+  Drain();
+}
+
+// Nor does a step of somebody else's request turn a promise into nothing.
+TEST_F(Peers, APeerThatPromisedIsAskedPatiently) {
+  Node& prefill = AddEngine("prefill", {});
+  Node& decode = AddEngine("decode", {});
+  decode.engine->Submit(RequestOf(1, 8, "prefill"));
+  for (int i = 0; i < 10; ++i) {
+    decode.engine->Step();
+    Settle();
+    net_.clock().Advance(100'000);
+  }
+  prefill.engine->Submit(RequestOf(1, 8, "", /*for_peer=*/true));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 8);
+  EXPECT_EQ(decode.engine->stats.computed_blocks, 0);
+  Drain();
+}
+
 // Nothing of a chunk can come before its last block is computed: that says nothing about the link.
 TEST_F(Peers, AChunkThatThePeerStillComputesIsWaitedFor) {
   ConnectorOptions options;

@@ -91,18 +91,20 @@ double Controller::Trust(uint64_t last_use) const {
 }
 
 Controller::Estimate Controller::EstimateOf(int32_t arm, int32_t quality_class, size_t length,
-                                            size_t interval, double frames, double raw_bytes,
-                                            double us_per_byte, double produce_us) const {
-  StageTimes t =
-      StagesOf(table_.arm(arm).cost[length], options_.form, raw_bytes, us_per_byte, produce_us);
+                                            size_t interval, double frames,
+                                            const Question& question) const {
+  StageTimes t = StagesOf(table_.arm(arm).cost[length], options_.form, question.raw_bytes,
+                          question.us_per_byte, question.produce_us);
+  t.produce_parts = question.produce_parts;
   Estimate estimate;
   estimate.predicted_us = PathUs(t, options_.overlap, frames);
   t.encode_us *= encode_.Expected(static_cast<size_t>(arm), decisions_);
   t.decode_us *= decode_.Expected(static_cast<size_t>(arm), decisions_);
   const double path_us = PathUs(t, options_.overlap, frames);
   const Residual& residual = residuals_[ResidualIndex(arm, quality_class, length, interval)];
-  estimate.expected_us = std::max(
-      kLeastShare * path_us, path_us + Trust(residual.last_use) * residual.us_per_byte * raw_bytes);
+  estimate.expected_us =
+      std::max(kLeastShare * path_us,
+               path_us + Trust(residual.last_use) * residual.us_per_byte * question.raw_bytes);
   return estimate;
 }
 
@@ -152,8 +154,7 @@ std::optional<Decision> Controller::Decide(const Question& question, Rng& rng) {
   int32_t least = -1;
   ArmMask feasible = 0;
   const auto estimate = [&](int32_t arm) {
-    return EstimateOf(arm, quality_class, length, interval, frames, question.raw_bytes,
-                      question.us_per_byte, question.produce_us);
+    return EstimateOf(arm, quality_class, length, interval, frames, question);
   };
   for (ArmMask rest = candidates; rest != 0; rest &= rest - 1) {
     const int32_t arm = std::countr_zero(rest);
@@ -236,6 +237,7 @@ std::optional<Decision> Controller::Decide(const Question& question, Rng& rng) {
   decision.raw_bytes = question.raw_bytes;
   decision.frames = frames;
   decision.produce_us = question.produce_us;
+  decision.produce_parts = question.produce_parts;
   decision.us_per_byte = question.us_per_byte;
   decision.expected_in_time = chosen.expected_us <= budget_us;
   return decision;
@@ -249,8 +251,11 @@ void Controller::Observe(const Decision& decision, const Observation& observatio
   const auto arm = static_cast<size_t>(decision.arm);
   const size_t length = decision.length;
   // The path as the stages explain it: measured ones as they were, the others as was expected.
-  StageTimes explained = StagesOf(table_.arm(decision.arm).cost[length], options_.form,
-                                  decision.raw_bytes, decision.us_per_byte, decision.produce_us);
+  StageTimes explained =
+      StagesOf(table_.arm(decision.arm).cost[length], options_.form, decision.raw_bytes,
+               decision.us_per_byte,
+               observation.produce_us > 0 ? observation.produce_us : decision.produce_us);
+  explained.produce_parts = decision.produce_parts;
   const auto learn = [&](double observed_us, SpeedFactors& factors, double& stage_us) {
     const double tabulated_us = stage_us;
     stage_us *= factors.Expected(arm, decisions_);
@@ -293,8 +298,7 @@ double Controller::ExpectedUs(int32_t arm, const Question& question) const {
   const int32_t quality_class = table_.ClassOf(question.workload, question.quality);
   const size_t length = LengthBucket(question.tokens);
   const size_t interval = EnvelopeOf(quality_class, length).Find(question.us_per_byte);
-  return EstimateOf(arm, quality_class, length, interval, FramesOf(question.tokens),
-                    question.raw_bytes, question.us_per_byte, question.produce_us)
+  return EstimateOf(arm, quality_class, length, interval, FramesOf(question.tokens), question)
       .expected_us;
 }
 

@@ -112,8 +112,7 @@ class Controller {
     double expected_us = 0;
   };
   [[nodiscard]] Estimate EstimateOf(int32_t arm, int32_t quality_class, size_t length,
-                                    size_t interval, double frames, double raw_bytes,
-                                    double us_per_byte, double produce_us) const;
+                                    size_t interval, double frames, const Question& question) const;
   [[nodiscard]] ArmMask Candidates(ArmMask allowed, const Envelope& envelope,
                                    size_t interval) const;
 

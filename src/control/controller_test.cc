@@ -344,6 +344,39 @@ TEST(Controller, BehindASlowPrefillRawIsAsGoodAsAnything) {
   EXPECT_LT(decision.expected_us, 2000);  // all of it but the last frames is hidden
 }
 
+// A prefill that takes longer than was thought says nothing about the profile that came after it.
+TEST(Controller, AProducerIsNoResidual) {
+  ControllerOptions options;
+  options.form = Form::kHandOver;
+  options.raw_bytes_per_token = kBytesPerToken;
+  options.frames_per_chunk = 30;
+  options.epsilon = 0;
+  codec::ProfileLibrary library;
+  library.profiles = {MadeProfile("p", 1, 8, {MadeQuality("unified", 0.99)})};
+  MachineSpeeds speeds;
+  speeds.Set(UniformSpeeds(1, 1e9, 1e9));
+  const ArmTable table = ArmTable::Build(&library, speeds, speeds, {}).value();
+  Controller controller(table, options);
+  Rng rng(1);
+  const Question question{.quality = {true, 0.97F},
+                          .tokens = 1024,
+                          .raw_bytes = 1024 * kBytesPerToken,
+                          .us_per_byte = MicrosPerByte(2e7),
+                          .produce_us = 400'000,
+                          .produce_parts = 2};
+  for (int i = 0; i < 20; ++i) {
+    const Decision decision = *controller.Decide(question, rng);
+    EXPECT_EQ(decision.arm, table.Find("p"));
+    // It took four times as long to produce, so all but the last part had been sent by then.
+    StageTimes t = StagesOf(table.arm(decision.arm).cost[2], options.form, question.raw_bytes,
+                            question.us_per_byte, 4 * question.produce_us);
+    t.produce_parts = 2;
+    controller.Observe(decision, {.path_us = PathUs(t, Overlap::kPipelined, decision.frames),
+                                  .produce_us = t.produce_us});
+  }
+  EXPECT_NEAR(controller.Belief(*table.Find("p"), 2).residual_us_per_byte, 0, 1e-9);
+}
+
 TEST(Controller, DecidingAndLearningAllocateNothing) {
   Rng rng(13);
   const testing::MadeProfiles made = testing::RandomProfiles(rng, 40);

@@ -28,6 +28,7 @@ struct Question {
   double raw_bytes = 0;          // of the same; > 0
   double us_per_byte = 0;        // of the link: Goodput::us_per_byte(); > 0
   double produce_us = 0;         // of the prefill that the transfer streams behind; 0: it does not
+  double produce_parts = 0;      // as StageTimes
   double other_us = 0;           // of the budget, what is spent on other things: queue, model
   int64_t slo_us = 0;            // the budget; 0: none
   ArmMask available = kAllArms;  // encodings that exist, or the one that was asked for
@@ -55,6 +56,7 @@ struct Decision {
   double raw_bytes = 0;
   double frames = 1;
   double produce_us = 0;
+  double produce_parts = 0;
   double us_per_byte = 0;
   bool expected_in_time = true;
 };
@@ -63,6 +65,7 @@ struct Decision {
 struct Observation {
   double path_us = 0;  // what expected_us was about
   bool in_time = true;
+  double produce_us = 0;  // 0: as the question had it
   double encode_us = 0;
   double wire_us = 0;
   double decode_us = 0;

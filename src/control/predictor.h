@@ -7,9 +7,13 @@
 //   serial     fixed + encode + wire + decode
 //   pipelined  fixed + max(encode, wire, decode) + fill
 //
-// With F equal frames the fill is what the other stages take for one frame. When the frames of a
-// layer are sent while the prefill still computes the next one, producing them is a stage too;
-// what counts is the time after it: the prefill itself is spent whatever the profile.
+// With F equal frames the fill is what the other stages take for one frame. When KV is sent while
+// the prefill still computes what follows, producing it is a stage too; what counts is the time
+// after it: the prefill itself is spent whatever the profile. Produced frame by frame it is a stage
+// like the others; an engine that computes in P steps has so much of it at the end of each, and
+// then
+//
+//   fixed + max(slowest / P, slowest - produce (P - 1) / P) + fill
 //
 // With x = 1 / bandwidth everything is linear in x, up to one kink where the wire becomes the
 // slowest stage. All in microseconds and bytes; pure functions.
@@ -32,7 +36,8 @@ enum class Overlap : uint8_t { kSerial, kPipelined };
 // Times of the stages of one transfer, each as if it were alone.
 struct StageTimes {
   double fixed_us = 0;
-  double produce_us = 0;  // of a prefill that the transfer streams behind; 0: it does not
+  double produce_us = 0;     // of a prefill that the transfer streams behind; 0: it does not
+  double produce_parts = 0;  // equal ones that appear at once; 0: frame by frame
   double encode_us = 0;
   double wire_us = 0;
   double decode_us = 0;
@@ -42,6 +47,12 @@ struct StageTimes {
 [[nodiscard]] inline double PathUs(const StageTimes& t, Overlap overlap, double frames) {
   if (overlap == Overlap::kSerial) {
     return t.fixed_us + t.encode_us + t.wire_us + t.decode_us;
+  }
+  if (t.produce_parts > 0) {
+    const double slowest = std::max(std::max(t.encode_us, t.wire_us), t.decode_us);
+    const double fill = (t.encode_us + t.wire_us + t.decode_us - slowest) / frames;
+    const double before_us = t.produce_us * (1 - 1 / t.produce_parts);
+    return t.fixed_us + std::max(slowest / t.produce_parts, slowest - before_us) + fill;
   }
   const double slowest =
       std::max(std::max(t.encode_us, t.wire_us), std::max(t.decode_us, t.produce_us));

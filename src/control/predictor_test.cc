@@ -61,6 +61,32 @@ TEST(Predictor, PipelinedIsWhatFramesTakeOneBehindTheOther) {
   }
 }
 
+// An engine computes in steps: so much of the KV is there at the end of each.
+TEST(Predictor, WhatIsProducedInPartsStartsWithEachPart) {
+  Rng rng(3);
+  for (int i = 0; i < 200; ++i) {
+    const auto parts = static_cast<int>(rng.Range(1, 5));
+    const int frames = parts * static_cast<int>(rng.Range(1, 20));
+    const StageTimes t{.fixed_us = 50 * rng.Uniform(),
+                       .produce_us = 5000 * rng.Uniform(),
+                       .produce_parts = static_cast<double>(parts),
+                       .encode_us = 1000 * rng.Uniform(),
+                       .wire_us = 5000 * rng.Uniform(),
+                       .decode_us = 1000 * rng.Uniform()};
+    const double stage_us[] = {t.encode_us, t.wire_us, t.decode_us};
+    double done[3] = {};
+    for (int frame = 0; frame < frames; ++frame) {
+      double ready = t.produce_us * (frame / (frames / parts) + 1) / parts;
+      for (int stage = 0; stage < 3; ++stage) {
+        done[stage] = std::max(done[stage], ready) + stage_us[stage] / frames;
+        ready = done[stage];
+      }
+    }
+    EXPECT_NEAR(PathUs(t, Overlap::kPipelined, frames), done[2] + t.fixed_us - t.produce_us, 1e-6)
+        << parts << " parts, " << frames << " frames";
+  }
+}
+
 TEST(Predictor, ACurveIsThePathAtEveryBandwidth) {
   Rng rng(2);
   for (int i = 0; i < 500; ++i) {

@@ -127,7 +127,8 @@ Result<void> Engine::Connect(kv::Connector& connector, std::function<void()> wak
                                std::move(wake)};
   exchange_ = std::make_unique<KvExchange>(
       connector, host, *cache_, clock_,
-      KvExchange::Options{options_.max_answer_wait_us, [this](std::span<const BlockId> blocks) {
+      KvExchange::Options{options_.max_answer_wait_us, options_.max_promised_wait_us,
+                          [this](std::span<const BlockId> blocks) {
                             executor_.Lend(blocks);
                             for (const BlockId block : blocks) {
                               guard_.Forget(block);

@@ -39,6 +39,8 @@ struct EngineOptions {
   // With a connector: how long a new request waits to hear what could be loaded for it, before it
   // is computed without. 0: not at all.
   int64_t max_answer_wait_us = 20'000;
+  // The same for requests whose KV a peer has promised (TransferParams::peer).
+  int64_t max_promised_wait_us = 20'000;
   // Checks after every step that no sealed block changed; aborts if one did. Reads all of them.
 #ifdef NDEBUG
   bool verify_sealed_blocks = false;

@@ -87,11 +87,13 @@ std::shared_ptr<const kv::TransferReport> KvExchange::Close(RequestId id,
 bool KvExchange::Added(RequestId id, kv::Sequence& sequence) {
   Stay& stay = At(id);
   Ask(stay, sequence, /*resumed=*/false);
-  if (stay.request.num_loadable == 0 || options_.max_answer_wait_us == 0) {
+  const bool promised = stay.request.transfer != nullptr && !stay.request.transfer->peer.empty();
+  const int64_t wait_us = promised ? options_.max_promised_wait_us : options_.max_answer_wait_us;
+  if (stay.request.num_loadable == 0 || wait_us == 0) {
     return false;
   }
   stay.held_back = true;
-  answers_.emplace_back(clock_.NowMicros() + options_.max_answer_wait_us, stay.ticket);
+  answers_.emplace(clock_.NowMicros() + wait_us, stay.ticket);
   return true;
 }
 
@@ -175,7 +177,7 @@ KvExchange::News KvExchange::Poll() {
   TakeEvents(news);  // what was given up at once is computed in this step
   const int64_t now_us = clock_.NowMicros();
   while (!answers_.empty()) {
-    const auto& [due_us, ticket] = answers_.front();
+    const auto [due_us, ticket] = *answers_.begin();
     const auto it = open_.find(ticket);
     const bool waits = it != open_.end() && it->second->held_back;
     if (waits && due_us > now_us) {
@@ -185,7 +187,7 @@ KvExchange::News KvExchange::Poll() {
       ++totals_.unanswered;
       LetIn(*it->second, news);
     }
-    answers_.pop_front();
+    answers_.erase(answers_.begin());
   }
   return news;
 }

@@ -7,9 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -49,7 +49,8 @@ struct KvExchangeStats {
 class KvExchange final : public sched::BlockLoader {
  public:
   struct Options {
-    int64_t max_answer_wait_us = 0;  // a new request waits for Answered no longer
+    int64_t max_answer_wait_us = 0;    // a new request waits for Answered no longer
+    int64_t max_promised_wait_us = 0;  // nor one whose KV a peer has promised
     // Called with blocks whose bytes others will write from now on. May be empty.
     std::function<void(std::span<const BlockId>)> lend;
   };
@@ -123,8 +124,8 @@ class KvExchange final : public sched::BlockLoader {
   std::unordered_map<kv::TicketId, Stay*> open_;  // tickets that are not closed
   // Blocks by ticket and number that the connector writes, of closed tickets, too.
   std::unordered_map<kv::TicketId, std::unordered_map<int32_t, BlockId>> loads_;
-  std::unordered_set<RequestId> loading_;                 // requests with blocks in loads_
-  std::deque<std::pair<int64_t, kv::TicketId>> answers_;  // due times of held-back requests
+  std::unordered_set<RequestId> loading_;               // requests with blocks in loads_
+  std::set<std::pair<int64_t, kv::TicketId>> answers_;  // due times of held-back requests
   std::unordered_map<BlockId, int32_t> held_;
   kv::TicketId last_ticket_ = 0;
   KvExchangeStats totals_;

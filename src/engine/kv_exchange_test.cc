@@ -352,6 +352,30 @@ TEST_F(KvExchangeTest, ANewRequestWaitsForTheAnswerButNotForLong) {
   ExpectNothingHeld();
 }
 
+TEST_F(KvExchangeTest, WhatAPeerHasPromisedIsWaitedForLonger) {
+  Start(64, [](EngineOptions& o) {
+    o.max_answer_wait_us = 5'000;
+    o.max_promised_wait_us = 50'000;
+  });
+  connector_.on_ask = [](Ticket&) {};  // never answers
+  Request promised = Greedy(RandomPrompt(rng_, 3 * kBlock), 3);
+  auto transfer = std::make_shared<kv::TransferParams>();
+  transfer->peer = "a peer";
+  promised.transfer = std::move(transfer);
+  const RequestId first = Submit(std::move(promised));
+  const RequestId second = Submit(Greedy(RandomPrompt(rng_, 2 * kBlock), 2));
+  EXPECT_EQ(Step().idle_us, 5'000);
+  clock_.Advance(5'000);
+  EXPECT_EQ(Step().num_tokens, 2 * kBlock) << "nobody has promised anything";
+  EXPECT_EQ(engine_->stats().scheduler.held_back, 1);
+  clock_.Advance(45'000);
+  EXPECT_EQ(Step().num_tokens, 1 + 3 * kBlock) << "time is up";
+  Run();
+  ExpectSolo(first);
+  ExpectSolo(second);
+  ExpectNothingHeld();
+}
+
 TEST_F(KvExchangeTest, ALateAnswerStillBringsWhatIsNotComputedYet) {
   Start(64, [](EngineOptions& o) {
     o.max_answer_wait_us = 0;

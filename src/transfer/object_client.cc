@@ -258,15 +258,17 @@ class GetStreamSink final : public CallSink {
         sink_->OnBytes(index, std::move(message.bytes));
         return {};
       case ObjectMessage::kEnd: {
-        PayloadReader reader(message.bytes.span());
-        const auto total_bytes = reader.Get<uint64_t>();
-        KVIK_TRY(reader.Done("the end of an object"));
+        KVIK_ASSIGN(const auto end, DecodeObjectEnd(message.bytes.span()));
+        const auto& [total_bytes, times] = end;
         if (!object.begun || total_bytes != object.bytes) {
           return Err(ErrorCode::kCorrupt, "an object of %llu bytes of which %llu came",
                      static_cast<unsigned long long>(total_bytes),
                      static_cast<unsigned long long>(object.bytes));
         }
         object.ended = true;
+        if (times.waited_us > 0 || times.encode_us > 0) {
+          sink_->OnObjectTimes(index, times);
+        }
         sink_->OnObjectEnd(index, Result<void>());
         return {};
       }

@@ -39,6 +39,8 @@ class GetSink {
   virtual ~GetSink() = default;
   virtual void OnObject(size_t index, const kv::ObjectInfo& info) = 0;
   virtual void OnBytes(size_t index, SharedBytes bytes) = 0;
+  // Before a successful OnObjectEnd, if the peer made the object for this call.
+  virtual void OnObjectTimes(size_t /*index*/, const ObjectTimes& /*times*/) {}
   // Success: all bytes were there. kNotFound: the peer has it no more. Every index gets one, also
   // when the whole call fails.
   virtual void OnObjectEnd(size_t index, const Result<void>& outcome) = 0;

@@ -218,7 +218,8 @@ TEST_F(TcpPair, AnotherModelIsRefusedWithTheReason) {
 
 class CollectingGet final : public GetSink {
  public:
-  explicit CollectingGet(size_t objects) : bytes(objects), outcomes(objects), infos(objects) {}
+  explicit CollectingGet(size_t objects)
+      : bytes(objects), outcomes(objects), infos(objects), times(objects) {}
   void OnObject(size_t index, const kv::ObjectInfo& info) override {
     EXPECT_FALSE(infos[index]);
     infos[index] = info;
@@ -226,6 +227,10 @@ class CollectingGet final : public GetSink {
   void OnBytes(size_t index, SharedBytes part) override {
     EXPECT_TRUE(infos[index] && !outcomes[index]);
     bytes[index].insert(bytes[index].end(), part.span().begin(), part.span().end());
+  }
+  void OnObjectTimes(size_t index, const ObjectTimes& its) override {
+    EXPECT_FALSE(outcomes[index]);
+    times[index] = its;
   }
   void OnObjectEnd(size_t index, const Result<void>& outcome) override {
     EXPECT_FALSE(outcomes[index]);
@@ -242,6 +247,7 @@ class CollectingGet final : public GetSink {
   std::vector<std::vector<std::byte>> bytes;
   std::vector<std::optional<Result<void>>> outcomes;
   std::vector<std::optional<kv::ObjectInfo>> infos;
+  std::vector<std::optional<ObjectTimes>> times;
   std::optional<Result<void>> done;
   StreamStats stats;
 };
@@ -341,7 +347,7 @@ TEST_F(ByHand, ObjectsArriveLayerByLayerWhileTheyAreMade) {
   // The second object is ready first.
   pool_.reply->Begin(1, Info(2, 100));
   pool_.reply->Append(1, SharedBytes::Own(BytesOf(2, 100)));
-  pool_.reply->End(1);
+  pool_.reply->End(1, {});
   pool_.reply->Begin(0, Info(1, 0));
   std::vector<std::byte> all;
   for (uint64_t layer = 0; layer < 5; ++layer) {
@@ -353,11 +359,15 @@ TEST_F(ByHand, ObjectsArriveLayerByLayerWhileTheyAreMade) {
   }
   EXPECT_TRUE(sink->outcomes[1] && sink->outcomes[1]->has_value());
   EXPECT_FALSE(sink->outcomes[0]);
-  pool_.reply->End(0);
+  pool_.reply->End(0, {70'000, 800});
   pool_.reply->Finish();
   network_.Settle();
   ASSERT_TRUE(sink->done);
   EXPECT_TRUE(sink->done->has_value());
+  ASSERT_TRUE(sink->times[0]);
+  EXPECT_EQ(sink->times[0]->waited_us, 70'000);
+  EXPECT_EQ(sink->times[0]->encode_us, 800);
+  EXPECT_FALSE(sink->times[1]);  // it was there
   EXPECT_EQ(sink->stats.last_message_us - sink->stats.first_message_us, 10'000);
   ASSERT_TRUE(pool_.listener->ended);
   EXPECT_TRUE(pool_.listener->ended->has_value());
@@ -372,7 +382,7 @@ TEST_F(ByHand, WhatTheProducerCannotGiveFailsAlone) {
   pool_.reply->Fail(0, Err(ErrorCode::kUnavailable, "evicted while it was sent"));
   pool_.reply->Fail(1, Err(ErrorCode::kNotFound, "not here"));
   pool_.reply->Begin(2, Info(3, 0));
-  pool_.reply->End(2);
+  pool_.reply->End(2, {});
   pool_.reply->Finish();
   network_.Settle();
   ASSERT_TRUE(sink->done && sink->done->has_value());
@@ -575,6 +585,13 @@ TEST(ObjectMessages, SurviveTheirEncodingAndNothingElseDoes) {
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(DecodeObjectInfo(std::span(bytes).first(size)));
   }
+  const Payload end = EncodeObjectEnd(77, {5, 6});
+  ASSERT_TRUE(DecodeObjectEnd(end));
+  EXPECT_EQ(DecodeObjectEnd(end)->first, 77U);
+  EXPECT_EQ(DecodeObjectEnd(end)->second.encode_us, 6);
+  EXPECT_FALSE(DecodeObjectEnd(std::span(end).first(end.size() - 1)));
+  EXPECT_FALSE(DecodeObjectEnd(EncodeObjectEnd(77, {-1, 0})));
+  EXPECT_FALSE(DecodeObjectEnd(EncodeObjectEnd(77, {0, INT64_MAX})));
   LookupRequest request;
   request.hashes.resize(2);
   std::vector<FoundObject> found(1);

@@ -180,9 +180,9 @@ class GetReplyImpl final : public GetReply {
     }
     return result;
   }
-  void End(size_t index) override {
+  void End(size_t index, const ObjectTimes& times) override {
     KVIK_CHECK(index < sent_bytes_.size());
-    SendSmall(ObjectMessage::kEnd, index, NumberPayload(sent_bytes_[index].load()));
+    SendSmall(ObjectMessage::kEnd, index, EncodeObjectEnd(sent_bytes_[index].load(), times));
   }
   void Fail(size_t index, Error error) override {
     SendSmall(ObjectMessage::kFailed, index, EncodeReason(error));

@@ -47,7 +47,7 @@ class GetReply {
   // Bytes in order, of any size; shared until they are sent. kFull: not taken, the reader or the
   // wire is slower than this producer.
   virtual SendResult Append(size_t index, SharedBytes bytes) = 0;
-  virtual void End(size_t index) = 0;
+  virtual void End(size_t index, const ObjectTimes& times) = 0;
   virtual void Fail(size_t index, Error error) = 0;
   // Every index has ended or failed.
   virtual void Finish() = 0;

@@ -23,7 +23,7 @@ enum class ObjectMessage : uint8_t {
   kAnswer = 1,  // lookup: found objects; put: u8 PutAnswer; remove: u64; subscribe: events; call
   kBegin = 2,   // get: an ObjectInfo
   kBytes = 3,   // get, put
-  kEnd = 4,     // get: u64 bytes of the object; put: the same, to commit
+  kEnd = 4,     // get: u64 bytes of the object, ObjectTimes; put: the bytes, to commit
   kFailed = 5,  // get: a reason
   kDone = 6,    // put: it is stored
 };

@@ -23,6 +23,9 @@ void GetArray(PayloadReader& reader, Array& array) {
   }
 }
 
+// A day: whoever says more is damaged.
+constexpr int64_t kLongestTimeUs = 86'400'000'000;
+
 void PutKey(PayloadWriter& writer, const kv::ObjectKey& key) {
   writer.PutBytes(std::as_bytes(std::span(key.last_block.content.hash.bytes)));
   writer.PutBytes(std::as_bytes(std::span(key.last_block.content.domain.bytes)));
@@ -260,6 +263,30 @@ Result<std::vector<FoundObject>> DecodeFoundObjects(std::span<const std::byte> b
   }
   KVIK_TRY(reader.Done("found objects"));
   return found;
+}
+
+Payload EncodeObjectEnd(uint64_t size_bytes, const ObjectTimes& times) {
+  Payload payload;
+  PayloadWriter writer(payload);
+  writer.Put(size_bytes);
+  writer.Put(times.waited_us);
+  writer.Put(times.encode_us);
+  return payload;
+}
+
+Result<std::pair<uint64_t, ObjectTimes>> DecodeObjectEnd(std::span<const std::byte> bytes) {
+  PayloadReader reader(bytes);
+  const auto size_bytes = reader.Get<uint64_t>();
+  ObjectTimes times;
+  times.waited_us = reader.Get<int64_t>();
+  times.encode_us = reader.Get<int64_t>();
+  for (const int64_t us : {times.waited_us, times.encode_us}) {
+    if (us < 0 || us > kLongestTimeUs) {
+      reader.Fail();
+    }
+  }
+  KVIK_TRY(reader.Done("the end of an object"));
+  return std::pair(size_bytes, times);
 }
 
 Payload Encode(const ObjectEventBatch& batch) {

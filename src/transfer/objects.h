@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -64,6 +65,12 @@ struct PutRequest {
   bool pin = false;
 };
 
+// What an object took where it was made for the call that gets it; zeros for what was stored.
+struct ObjectTimes {
+  int64_t waited_us = 0;  // from the call on, until all of its KV had been computed
+  int64_t encode_us = 0;  // busy, of all threads
+};
+
 enum class PutAnswer : uint8_t {
   kGo = 1,    // send the bytes
   kHave = 2,  // it is here already: send nothing
@@ -105,6 +112,7 @@ using Payload = std::vector<std::byte>;
 [[nodiscard]] Payload Encode(const SubscribeRequest& request);
 [[nodiscard]] Payload Encode(const kv::ObjectInfo& info);
 [[nodiscard]] Payload Encode(std::span<const FoundObject> found);
+[[nodiscard]] Payload EncodeObjectEnd(uint64_t size_bytes, const ObjectTimes& times);
 [[nodiscard]] Payload Encode(const ObjectEventBatch& batch);
 
 [[nodiscard]] Result<LookupRequest> DecodeLookupRequest(std::span<const std::byte> bytes);
@@ -113,6 +121,9 @@ using Payload = std::vector<std::byte>;
 [[nodiscard]] Result<RemoveRequest> DecodeRemoveRequest(std::span<const std::byte> bytes);
 [[nodiscard]] Result<SubscribeRequest> DecodeSubscribeRequest(std::span<const std::byte> bytes);
 [[nodiscard]] Result<kv::ObjectInfo> DecodeObjectInfo(std::span<const std::byte> bytes);
+// The size and what it took; times that are no times of this world are kCorrupt.
+[[nodiscard]] Result<std::pair<uint64_t, ObjectTimes>> DecodeObjectEnd(
+    std::span<const std::byte> bytes);
 // What `request` asked for gives the keys; only indices are sent.
 [[nodiscard]] Result<std::vector<FoundObject>> DecodeFoundObjects(std::span<const std::byte> bytes,
                                                                   const LookupRequest& request);

@@ -184,7 +184,7 @@ class FakePool : public ObjectHandler {
             reply->Append(next, objects[next]->bytes) != SendResult::kTaken) {
           return;
         }
-        reply->End(next);
+        reply->End(next, {});
         begun = false;
       }
       reply->Finish();
