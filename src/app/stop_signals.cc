@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/stop_signals.h"
 
+#include <csignal>
 #include <ctime>
 
 namespace kvik::app {
@@ -10,6 +11,8 @@ StopSignals::StopSignals() {
   sigaddset(&signals_, SIGTERM);
   sigaddset(&signals_, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+  // A file that may not grow (ulimit -f) is a failed write, as a full disk is, and not the end.
+  static_cast<void>(std::signal(SIGXFSZ, SIG_IGN));
 }
 
 bool StopSignals::Wait(const std::atomic<bool>& until, const std::function<void()>& meanwhile) {

@@ -166,7 +166,9 @@ void ChunkLoad::OnObjectEnd(size_t /*index*/, const Result<void>& outcome) {
     MutexLock lock(mutex_);
     ended_ = true;
     if (!outcome.has_value()) {
-      Stop(outcome.error(), outcome.error().code == ErrorCode::kCorrupt);
+      // A link that damages says nothing of the object, and a source that found it damaged has
+      // seen to it: only bytes that came and are not the object speak against it.
+      Stop(outcome.error(), false);
     }
     act = Settle();
   }

@@ -341,6 +341,24 @@ TEST(ConnectorTest, DamageIsAMissAndTheObjectGoes) {
   EXPECT_EQ(rig.source->discards, 1);
 }
 
+TEST(ConnectorTest, DamageOnTheWayIsAMissAndTheObjectStays) {
+  Rig rig;
+  rig.engine->Submit(RequestOf(Prompt(1, 4)));
+  rig.Drain();
+  rig.engine->Evict(100);
+  rig.source->faults.get_damaged_link = 1;
+  rig.engine->Submit(RequestOf(Prompt(1, 4)));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 0);
+  EXPECT_EQ(rig.connector->counters().damaged_objects, 0);
+  EXPECT_EQ(rig.source->discards, 0);
+  rig.engine->Evict(100);
+  rig.source->faults.get_damaged_link = 0;
+  rig.engine->Submit(RequestOf(Prompt(1, 4)));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 4);
+}
+
 TEST(ConnectorTest, WhatDoesNotComeInTimeIsComputed) {
   ConnectorOptions options;
   options.load_timeout_us = 300'000;
@@ -436,6 +454,7 @@ TEST(ConnectorTest, AnythingMayGoWrong) {
                           .lookup_silence = 0.05,
                           .lookup_lies = 0.1,
                           .get_error = 0.1,
+                          .get_damaged_link = 0.05,
                           .get_silence = 0.05,
                           .get_truncated = 0.1,
                           .get_flipped = 0.1,

@@ -59,10 +59,14 @@ std::vector<uint64_t> PromptPieces(std::string_view prompt) {
 NodeTable::NodeTable(const Clock& clock, size_t max_prefixes)
     : clock_(clock), max_prefixes_(max_prefixes) {}
 
-NodeTable::Node* NodeTable::Find(const std::string& url) {
+const NodeTable::Node* NodeTable::Find(const std::string& url) const {
   const auto it = std::find_if(nodes_.begin(), nodes_.end(),
                                [&](const Node& node) { return node.state.url == url; });
   return it == nodes_.end() ? nullptr : &*it;
+}
+
+NodeTable::Node* NodeTable::Find(const std::string& url) {
+  return const_cast<Node*>(std::as_const(*this).Find(url));
 }
 
 bool NodeTable::Join(const std::string& url, NodeRole role, int64_t lease_us) {
@@ -128,6 +132,12 @@ bool NodeTable::Down(const std::string& url, const std::string& reason) {
   node->state.up = false;
   node->state.reason = reason;
   return news;
+}
+
+std::optional<bool> NodeTable::IsUp(const std::string& url) const {
+  MutexLock lock(mutex_);
+  const Node* const node = Find(url);
+  return node == nullptr ? std::nullopt : std::optional(node->state.up);
 }
 
 int64_t NodeTable::SeenBy(uint64_t id, std::span<const uint64_t> pieces) const {

@@ -65,6 +65,8 @@ class NodeTable {
   // Each returns whether that is news.
   bool Up(const std::string& url, const NodeFacts& facts) KVIK_EXCLUDES(mutex_);
   bool Down(const std::string& url, const std::string& reason) KVIK_EXCLUDES(mutex_);
+  // nullopt: it has left.
+  [[nodiscard]] std::optional<bool> IsUp(const std::string& url) const KVIK_EXCLUDES(mutex_);
 
   // A request at a node, until it is dropped.
   class Visit {
@@ -116,6 +118,7 @@ class NodeTable {
   };
 
   Node* Find(const std::string& url) KVIK_REQUIRES(mutex_);
+  [[nodiscard]] const Node* Find(const std::string& url) const KVIK_REQUIRES(mutex_);
   [[nodiscard]] int64_t SeenBy(uint64_t id, std::span<const uint64_t> pieces) const
       KVIK_REQUIRES(mutex_);
   void Note(uint64_t id, std::span<const uint64_t> pieces) KVIK_REQUIRES(mutex_);

@@ -28,6 +28,7 @@ using Json = nlohmann::ordered_json;
 // How long a client may be gone before its calls are broken, while nothing comes.
 constexpr std::chrono::milliseconds kClientCheckInterval{100};
 constexpr int64_t kMaxLeaseMs = 24 * 3600 * 1000;
+constexpr int kToAllTimeoutS = 10;  // of a node, when each is told something
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -106,6 +107,34 @@ Json PrefillBody(const Json& body) {
   return prefill;
 }
 
+// A node that stands still keeps its connections: that it is gone shows by nothing coming from it
+// while it does not answer the prober either.
+class SilenceWatch {
+ public:
+  SilenceWatch(const NodeTable& nodes, const Clock& clock, std::string url)
+      : nodes_(&nodes), clock_(&clock), url_(std::move(url)) {}
+
+  void Heard() { down_since_us_.reset(); }
+  // Nothing has come just now. Whether that has lasted too long.
+  bool TooLong(int64_t patience_us) {
+    const std::optional<bool> up = nodes_->IsUp(url_);
+    if (up == true) {
+      down_since_us_.reset();
+    } else if (up == false && !down_since_us_) {
+      down_since_us_ = clock_->NowMicros();
+    }
+    return down_since_us_ && clock_->NowMicros() - *down_since_us_ >= patience_us;
+  }
+
+ private:
+  const NodeTable* nodes_;
+  const Clock* clock_;
+  std::string url_;
+  std::optional<int64_t> down_since_us_;  // stays when it leaves without a word
+};
+
+constexpr const char* kSilent = "it does not answer any more";
+
 }  // namespace
 
 struct Router::Metrics {
@@ -178,6 +207,8 @@ class Router::Relay : public std::enable_shared_from_this<Relay> {
     std::unique_ptr<NodeTable::Visit> visit;
     int number = 0;  // of the call
     std::unique_ptr<UpstreamCall> call;
+    bool accepted = false;  // something has come of it
+    std::optional<SilenceWatch> silence;
   };
 
   void Call(Part& part, const Json& body) {
@@ -186,19 +217,32 @@ class Router::Relay : public std::enable_shared_from_this<Relay> {
     exchange.headers = headers_;
     exchange.body = Dump(body);
     part.number = ++calls_;
+    part.accepted = false;
+    part.silence.emplace(router_.nodes_, router_.clock_, part.visit->url());
     part.call = std::make_unique<UpstreamCall>(part.number, part.visit->url(), std::move(exchange),
                                                events_);
   }
 
-  // The next event of a part's call; nullopt when the client has left.
-  std::optional<UpstreamEvent> Next(const Part& part, const Gone& gone) {
+  // The next event of a part's call, its end if it is given up; nullopt when the client has left.
+  std::optional<UpstreamEvent> Next(Part& part, const Gone& gone) {
     for (;;) {
       std::optional<UpstreamEvent> event = events_->PopFor(kClientCheckInterval);
       if (!event) {
         if (gone()) {
           return std::nullopt;
         }
+        // A decode node may take its time before it accepts: it waits for KV.
+        const bool prompt = &part == &prefill_ && !part.accepted;
+        if (part.silence->TooLong(prompt ? router_.options_.silent_accept_us
+                                         : router_.options_.silent_answer_us)) {
+          part.number = 0;  // what it says when it is broken is nobody's
+          UpstreamEvent end;
+          end.error = Err(ErrorCode::kUnavailable, "%s", kSilent);
+          return end;
+        }
       } else if (event->call == part.number) {
+        part.accepted = true;
+        part.silence->Heard();
         return event;
       } else if (event->call == prefill_.number && event->kind == UpstreamEvent::Kind::kEnd) {
         if (event->error) {
@@ -209,7 +253,7 @@ class Router::Relay : public std::enable_shared_from_this<Relay> {
     }
   }
   // The rest of a reply. False: the client has left, or the call broke.
-  bool ReadBody(const Part& part, const Gone& gone, std::string& body) {
+  bool ReadBody(Part& part, const Gone& gone, std::string& body) {
     for (;;) {
       std::optional<UpstreamEvent> event = Next(part, gone);
       if (!event || event->error) {
@@ -464,6 +508,7 @@ HttpResponse Router::Forward(const HttpRequest& request) {
     exchange.body = request.body;
     const auto events = UpstreamCall::MakeQueue();
     const UpstreamCall call(0, visit->url(), std::move(exchange), events);
+    SilenceWatch silence(nodes_, clock_, visit->url());
     HttpResponse reply;
     for (;;) {
       std::optional<UpstreamEvent> event = events->PopFor(kClientCheckInterval);
@@ -471,7 +516,11 @@ HttpResponse Router::Forward(const HttpRequest& request) {
         if (request.client_gone()) {
           return Unavailable("The client has left.");
         }
-        continue;
+        if (!silence.TooLong(options_.silent_accept_us)) {
+          continue;
+        }
+        event.emplace();
+        event->error = Err(ErrorCode::kUnavailable, "%s", kSilent);
       }
       if (event->kind == UpstreamEvent::Kind::kStart) {
         reply.status = event->status;
@@ -493,7 +542,12 @@ HttpResponse Router::Forward(const HttpRequest& request) {
 HttpResponse Router::ForwardToAll(const HttpRequest& request) {
   std::string failed;
   for (const NodeState& node : nodes_.Nodes()) {
-    Result<std::unique_ptr<HttpClient>> client = HttpClient::Create(node.url);
+    if (!node.up) {
+      failed += (failed.empty() ? "" : ", ") + node.url;
+      continue;
+    }
+    Result<std::unique_ptr<HttpClient>> client =
+        HttpClient::Create(node.url, "", kToAllTimeoutS, kToAllTimeoutS);
     HttpExchange exchange;
     exchange.method = request.method;
     exchange.path = request.path;

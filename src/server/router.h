@@ -30,6 +30,10 @@ struct RouterOptions {
   std::string version;
   // What becomes of a request that no prefill node takes: computed by the decode node, or refused.
   bool fail_without_prefill = false;
+  // A node that is down may still be at work; a call that hears nothing from it for so long is
+  // given up: while it answers, and before it has accepted anything.
+  int64_t silent_answer_us = 10'000'000;
+  int64_t silent_accept_us = 2'000'000;
   uint64_t id_seed = 0;           // of request ids
   std::function<void()> on_join;  // somebody joined; may be empty
 };

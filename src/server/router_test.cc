@@ -273,6 +273,101 @@ TEST_F(RouterTest, ADecodeNodeThatIsGoneIsReplaced) {
   }
 }
 
+// A node that has stopped: it keeps the connection, says nothing, and does not answer the prober.
+class StoppedNode {
+ public:
+  StoppedNode(NodeTable& nodes, ManualClock& clock, std::string said = {})
+      : node_([&nodes, &clock, said, this](const HttpRequest& request) {
+          const auto stand_still = [&nodes, &clock, this](const std::function<bool()>& gone) {
+            nodes.Down(node_.url(), "no answer");
+            WaitUntilGone([&] {
+              clock.Advance(100'000);
+              return gone();
+            });
+          };
+          if (said.empty()) {
+            stand_still(request.client_gone);
+            return Say(500, "");
+          }
+          return Events([said, stand_still](HttpStream& out) {
+            out.Write(said);
+            stand_still([&] { return out.client_gone(); });
+          });
+        }) {}
+  [[nodiscard]] std::string url() const { return node_.url(); }
+
+ private:
+  FakeNode node_;
+};
+
+TEST_F(RouterTest, APrefillNodeThatStandsStillIsDoneWithout) {
+  FakeNode decode(Answers);
+  Add(decode.url(), NodeRole::kDecode);
+  {
+    StoppedNode stopped(nodes_, clock_);
+    Add(stopped.url(), NodeRole::kPrefill);
+    EXPECT_EQ(Send({{"prompt", "x"}}).status, 200);
+    EXPECT_EQ(StateOf(stopped.url()).failures, 1);
+    EXPECT_EQ(StateOf(stopped.url()).running, 0);
+  }
+  ASSERT_THAT(decode.bodies(), SizeIs(1));
+  EXPECT_FALSE(decode.bodies()[0].contains("kv_transfer_params"));
+}
+
+TEST_F(RouterTest, ADecodeNodeThatStandsStillIsReplaced) {
+  StoppedNode stopped(nodes_, clock_);
+  Add(stopped.url(), NodeRole::kDecode);
+  EXPECT_EQ(Send({{"prompt", "x"}}).status, 503);
+  EXPECT_EQ(StateOf(stopped.url()).failures, 1);
+  FakeNode decode(Answers);
+  Add(decode.url(), NodeRole::kDecode);
+  Add(stopped.url(), NodeRole::kDecode);
+  // Until one has gone there first.
+  for (int i = 0; StateOf(stopped.url()).failures < 2; ++i) {
+    EXPECT_EQ(Send({{"prompt", i}}).status, 200);
+  }
+  EXPECT_FALSE(StateOf(stopped.url()).up);
+  EXPECT_EQ(StateOf(stopped.url()).running, 0);
+}
+
+TEST_F(RouterTest, AStreamOfANodeThatStandsStillEndsWithAnError) {
+  StoppedNode stopped(nodes_, clock_, "data: {\"text\":\"so far\"}\n\n");
+  Add(stopped.url(), NodeRole::kBoth);
+  Router router({}, nodes_, clock_);
+  const HttpResponse reply =
+      router.Handle(Request("POST", kPath, {{"prompt", "x"}, {"stream", true}}));
+  ASSERT_TRUE(reply.stream);
+  Collector out;
+  reply.stream(out);
+  EXPECT_THAT(out.all, StartsWith("data: {\"text\":\"so far\"}"));
+  EXPECT_THAT(out.all, HasSubstr("error"));
+  EXPECT_TRUE(out.all.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(RouterTest, ANodeThatIsUpIsWaitedForHoweverLongItTakes) {
+  FakeNode slow([&](const HttpRequest&) {
+    for (int second = 0; second < 3600; ++second) {
+      clock_.Advance(1'000'000);
+    }
+    return Say(200, R"({"text":"at last"})");
+  });
+  FakeNode other(Answers);
+  Add(slow.url(), NodeRole::kBoth);
+  EXPECT_EQ(Send({{"prompt", "x"}}).body, R"({"text":"at last"})");
+}
+
+TEST_F(RouterTest, OtherRequestsAreNotLostAtANodeThatStandsStill) {
+  StoppedNode stopped(nodes_, clock_);
+  Add(stopped.url(), NodeRole::kBoth);
+  Router router({}, nodes_, clock_);
+  EXPECT_EQ(router.Handle(Request("GET", "/v1/models", {})).status, 503);
+  Add(stopped.url(), NodeRole::kBoth);
+  nodes_.Down(stopped.url(), "no answer");
+  const HttpResponse reset = router.Handle(Request("POST", "/reset_prefix_cache", {}));
+  EXPECT_EQ(reset.status, 503);
+  EXPECT_THAT(reset.body, HasSubstr(stopped.url()));
+}
+
 TEST_F(RouterTest, TheClientsErrorsAreNotTriedElsewhere) {
   std::atomic<int> calls{0};
   const auto refuse = [&](const HttpRequest&) {

@@ -25,6 +25,7 @@ struct MapFaults {
   double lookup_silence = 0;  // answers at the deadline
   double lookup_lies = 0;     // an object that is not what is said of it
   double get_error = 0;
+  double get_damaged_link = 0;  // part of it comes, then the connection ends as corrupt
   double get_silence = 0;
   double get_truncated = 0;
   double get_flipped = 0;
@@ -109,7 +110,8 @@ class MapSource final : public ObjectSource, public ObjectTarget {
     }
     kv::ObjectInfo info = objects_.at(key).info;
     std::vector<std::byte> bytes = found->second.bytes;
-    if (Chance(faults.get_truncated)) {
+    const bool damaged_link = Chance(faults.get_damaged_link);
+    if (damaged_link || Chance(faults.get_truncated)) {
       bytes.resize(rng_.Below(bytes.size()));
     }
     if (Chance(faults.get_flipped) && !bytes.empty()) {
@@ -129,7 +131,10 @@ class MapSource final : public ObjectSource, public ObjectTarget {
       At(time, [call, piece] { call->Bytes(piece); });
       at += size;
     }
-    if (time < deadline_us) {
+    if (damaged_link) {
+      At(std::min(time, deadline_us),
+         [call] { call->End(Err(ErrorCode::kCorrupt, "the payload of a frame is damaged")); });
+    } else if (time < deadline_us) {
       At(time, [call] { call->End({}); });
     } else {
       At(deadline_us, [call] { call->End(Err(ErrorCode::kTimeout, "too late")); });
