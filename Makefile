@@ -15,7 +15,7 @@ help:
 	@echo 'make demo         install, build, fetch a model, chat, replay a load with gaps in the cache, move KV over a slow link'
 	@echo 'make test         every test that runs in CI time, then test-golden'
 	@echo 'make test-golden  compare with reference values (KVIK_GOLDEN=folder KVIK_MODELS=folder)'
-	@echo 'make test-all     also asan+ubsan, tsan, -Werror on both compilers, planted defects, a soak and a minute of fuzzing'
+	@echo 'make test-all     also tests that wait for leases, asan+ubsan, tsan, -Werror on both compilers, planted defects, a soak and a minute of fuzzing'
 	@echo 'make bench        speed against the measured limits of this machine'
 	@echo 'make bench-peers  speed against llama.cpp and vLLM (PEER_PYTHON=python VLLM_PYTHON=python)'
 	@echo 'make bench-replay every eviction policy on every trace, and what that says of hazard (KVIK_TRACES=folder)'
@@ -43,7 +43,7 @@ demo: setup
 
 test: setup
 	$(MAKE) tests
-	$(CTEST) --no-tests=error --test-dir build -LE golden
+	$(CTEST) --no-tests=error --test-dir build -LE 'golden|long'
 	$(MAKE) test-golden
 
 test-golden: tests
@@ -52,8 +52,9 @@ test-golden: tests
 test-all: setup
 	scripts/setup.sh clang
 	$(MAKE) test
-	cmake --preset asan && ninja -C build-asan && $(CTEST) --no-tests=error --test-dir build-asan -LE 'golden|repo'
-	cmake --preset tsan && ninja -C build-tsan && $(CTEST) --no-tests=error --test-dir build-tsan -LE 'golden|repo'
+	$(CTEST) --no-tests=error --test-dir build -L long
+	cmake --preset asan && ninja -C build-asan && $(CTEST) --no-tests=error --test-dir build-asan -LE 'golden|repo|long'
+	cmake --preset tsan && ninja -C build-tsan && $(CTEST) --no-tests=error --test-dir build-tsan -LE 'golden|repo|long'
 	cmake --preset dev && ninja -C build-dev
 	cmake --preset clang && ninja -C build-clang
 	scripts/test_defects.sh

@@ -16,6 +16,7 @@ build_packages=(
   libzstd-dev liblz4-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev libeigen3-dev libhiredis-dev
   libzmq3-dev cppzmq-dev libmsgpack-cxx-dev
+  redis-server                           # tests of --pool redis:// start their own
 )
 clang_packages=(clang clang-tidy clang-format)
 

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -47,10 +48,10 @@ def wait_until(condition, what):
 class Process:
     """A running `kvik serve`."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, env=None):
         self.log = tempfile.TemporaryFile("w+")  # a file never fills up as a pipe would
         self.process = subprocess.Popen([KVIK, "serve", *args], stdout=subprocess.PIPE, stderr=self.log, text=True,
-                                        env=environment())
+                                        env=environment(**(env or {})))
         self.greeting = self.process.stdout.readline()
         match = re.search(r" on (http://\S+)", self.greeting)
         if not match:
@@ -72,6 +73,7 @@ class Process:
         if self.log.closed:
             return  # ended before
         if self.process.poll() is None:
+            self.thaw()
             self.process.terminate()
         try:
             code = self.process.wait(timeout=60)
@@ -83,6 +85,12 @@ class Process:
         stderr = self.log.read()
         self.log.close()
         check_ended_well(code, stderr, [0])
+
+    def freeze(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self):
         """Ends it as a crash would."""
@@ -142,10 +150,11 @@ class Process:
 class Server(Process):
     """One with the tiny model; its arguments come after the defaults and win."""
 
-    def __init__(self, *args, model=MODEL):
+    def __init__(self, *args, model=MODEL, env=None):
         super().__init__("--model", model, "--served-model-name", "tiny", "--threads", "1", "--cost-model", "default",
                          *([] if "--port" in args else ["--port", "0"]),
-                         *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args)
+                         *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args, env=env)
+        self.num_blocks = int(re.search(r'num_gpu_blocks="(\d+)"', self.request("GET", "/metrics")[1])[1])
 
     def blocks(self):
         """KV blocks by state, all of one moment."""
@@ -156,6 +165,10 @@ class Server(Process):
         """Until no request runs or waits."""
         wait_until(lambda: not self.metric("vllm:num_requests_running") and
                    not self.metric("vllm:num_requests_waiting"), "requests end")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: waits for leases or time-outs; part of make test-all, not of make test")
 
 
 @pytest.fixture
@@ -172,6 +185,14 @@ def start():
 @pytest.fixture(scope="module")
 def server():
     """One server for tests that leave no trace in it that others could see."""
+    running = Server()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """One server that does everything by itself: what answers are compared with."""
     running = Server()
     yield running
     running.stop()

@@ -10,6 +10,9 @@ writer=$(realpath "$2")
 shift 2
 
 venv=${KVIK_E2E_VENV:-$(dirname "$kvik")/e2e-venv}
+# Another run may be making it.
+exec 9> "$venv.lock"
+flock 9
 if ! "$venv/bin/python" -c 'import pytest, openai' 2> /dev/null; then
   log=$(mktemp)
   if ! { python3 -m venv "$venv" && "$venv/bin/python" -m pip install -q pytest openai; } > "$log" 2>&1; then
@@ -19,6 +22,7 @@ if ! "$venv/bin/python" -c 'import pytest, openai' 2> /dev/null; then
   fi
   rm -f "$log"
 fi
+exec 9>&-
 models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
 "$writer" "$models/tiny.gguf"
