@@ -2,6 +2,7 @@
 """redis-server processes of a test's own, alone and as a cluster, on free ports."""
 import os
 import shutil
+import signal
 import socket
 import subprocess
 
@@ -51,6 +52,12 @@ class Redis:
     def kill(self):
         self.process.kill()
         self.process.wait()
+
+    def freeze(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def stop(self):
         if self.process.poll() is None:
