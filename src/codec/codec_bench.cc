@@ -450,7 +450,7 @@ class Bench {
     context.part = kv::KvPart::kValue;
     context.heads = owner->heads;
     context.positions = owner->positions;
-    const double gigabytes = static_cast<double>(kFrameBytes / 2) * 1e-9;
+    const double gigabytes = static_cast<double>(kFrameBytes) * 0.5e-9;
     const auto add = [&](const std::string& stage, const char* way, std::function<void()> run) {
       cases_.push_back({pipeline.name + ": " + stage + " alone, " + way,
                         "L2",

@@ -56,7 +56,7 @@ const EcsqTables& EcsqTablesOfClasses() {
     for (size_t k = 0; k < 32; ++k) {
       const EcsqClass& c = kEcsqClasses[k < kNumEcsqClasses ? k : 0];
       tables.theta[k] = c.theta;
-      tables.limit[k] = static_cast<float>(c.alphabet / 2);
+      tables.limit[k] = static_cast<float>(c.alphabet >> 1);
       tables.slope[k] = c.slope;
       tables.offset[k] = c.offset;
     }

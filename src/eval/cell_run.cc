@@ -192,14 +192,14 @@ Result<CellRunResult> CellRun::Run(std::span<KvCoder* const> coders) {
   for (size_t coder = 0; coder < coders.size(); ++coder) {
     if (state.failures[coder]) {
       state.qualities[coder].clear();
-      state.result.coders.push_back(*state.failures[coder]);
+      state.result.coders.emplace_back(*state.failures[coder]);
     } else if (state.qualities[coder].empty()) {
       return Err(ErrorCode::kNotFound,
                  "%s: no prompt has a position to judge: all are too long for the cell or the "
                  "context, or are answered by an end token",
                  CellName(prompts_.cell()).c_str());
     } else {
-      state.result.coders.push_back(Summarize(state.qualities[coder], options_.seed));
+      state.result.coders.emplace_back(Summarize(state.qualities[coder], options_.seed));
     }
   }
   state.result.prompts = std::move(state.qualities);

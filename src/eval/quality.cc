@@ -422,7 +422,7 @@ std::vector<Result<PromptQuality>> PromptEvaluator::Evaluate(std::span<KvCoder* 
   for (size_t i = 0; i < group.size(); ++i) {
     const std::optional<Error>& error = sequences_.error(i);
     results.push_back(error ? Result<PromptQuality>(*error)
-                            : Result<PromptQuality>(std::move(group[i].quality)));
+                            : Result<PromptQuality>(group[i].quality));
   }
   return results;
 }

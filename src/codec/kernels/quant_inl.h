@@ -131,8 +131,9 @@ struct QuantOps {
 
   // The largest half <= v, of any size: scaled so that halves are integers.
   KVIK_SIMD_INLINE F32 DownToHalf(F32 v) {
-    const I32 kExponent = V::SetI(0x7F800000);
-    const F32 power = V::Max(V::FromBits(V::AndI(V::BitsOf(v), kExponent)), V::Set1(0x1.0p-14F));
+    const I32 exponent_bits = V::SetI(0x7F800000);
+    const F32 power =
+        V::Max(V::FromBits(V::AndI(V::BitsOf(v), exponent_bits)), V::Set1(0x1.0p-14F));
     const F32 ulp = V::Mul(power, V::Set1(0x1.0p-10F));
     const F32 per_ulp = V::FromBits(V::SubI(V::SetI(264 << 23), V::BitsOf(power)));
     const F32 ulps = V::Mul(v, per_ulp);  // exact
@@ -143,7 +144,7 @@ struct QuantOps {
   KVIK_SIMD_INLINE F32 UpToHalf(F32 v) { return V::Neg(DownToHalf(V::Neg(v))); }
 
   static bool RoundRange(bool symmetric, float* lo, float* hi, size_t n) {
-    const F32 kLargest = V::Set1(65504.0F);
+    const F32 largest_half = V::Set1(65504.0F);
     bool fits = true;
     for (size_t i = 0; i < n; i += kLanes) {
       const Mask used = V::FirstN(n - i < kLanes ? n - i : kLanes);
@@ -157,7 +158,7 @@ struct QuantOps {
         high = UpToHalf(high);
       }
       // Written so that a NaN does not fit either.
-      const Mask good = V::Le(V::Max(V::Abs(low), V::Abs(high)), kLargest);
+      const Mask good = V::Le(V::Max(V::Abs(low), V::Abs(high)), largest_half);
       fits &= !V::Any(V::Eq(V::Select(good, V::Zero(), V::Set1(1.0F)), V::Set1(1.0F)));
       V::Store(lo + i, low);
       V::Store(hi + i, high);
@@ -196,9 +197,9 @@ struct QuantOps {
   }
   // The bits of 1 where v is not finite, else 0.
   KVIK_SIMD_INLINE I32 NotFinite(F32 v) {
-    const I32 kExponent = V::SetI(0x7F800000);
-    return V::BitsOf(
-        V::Select(V::EqI(V::AndI(V::BitsOf(v), kExponent), kExponent), V::Set1(1.0F), V::Zero()));
+    const I32 exponent_bits = V::SetI(0x7F800000);
+    return V::BitsOf(V::Select(V::EqI(V::AndI(V::BitsOf(v), exponent_bits), exponent_bits),
+                               V::Set1(1.0F), V::Zero()));
   }
 
   static void Grid(const float* lo, const float* hi, size_t n, float levels, float* step,
@@ -411,7 +412,7 @@ struct QuantOps {
   static void EcsqQuantize(const float* x, size_t rows, size_t channels, float inverse_step,
                            const EcsqTables& tables, const uint8_t* classes,
                            uint8_t* const* symbols) {
-    const I32 kSign = V::SetI(INT32_MIN);
+    const I32 sign_bit = V::SetI(INT32_MIN);
     const F32 inv = V::Set1(inverse_step);
     ForEach(
         0, channels, [&](size_t c, size_t n) __attribute__((always_inline)) {
@@ -423,7 +424,7 @@ struct QuantOps {
           const I32 mask = V::SubI(V::ToI32(V::Add(limit, limit)), V::SetI(1));
           const auto symbols_of = [&](size_t r) __attribute__((always_inline)) {
             const F32 y = V::Mul(LoadUpTo(x + r * channels + c, n), inv);
-            const F32 moved = V::Sub(y, V::FromBits(V::SelectBits(kSign, V::BitsOf(y), theta)));
+            const F32 moved = V::Sub(y, V::FromBits(V::SelectBits(sign_bit, V::BitsOf(y), theta)));
             const F32 bounded = V::Min(V::Max(moved, lower), limit);
             // -limit becomes symbol -1 and limit the escape, which the mask makes the same.
             return V::AndI(V::AddI(V::ToI32(bounded), zero), mask);
@@ -456,8 +457,8 @@ struct QuantOps {
   static void EcsqDequantize(const uint8_t* const* symbols, size_t rows, size_t channels,
                              float step, const EcsqTables& tables, const uint8_t* classes,
                              float* x) {
-    const I32 kSign = V::SetI(INT32_MIN);
-    const I32 kByte = V::SetI(0xFF);
+    const I32 sign_bit = V::SetI(INT32_MIN);
+    const I32 low_byte = V::SetI(0xFF);
     ForEach(
         0, channels, [&](size_t c, size_t n) __attribute__((always_inline)) {
           const I32 index = LoadBytesUpTo(classes + c, n);
@@ -470,7 +471,7 @@ struct QuantOps {
             const F32 value =
                 V::Select(V::Gt(magnitude, V::Zero()), V::Fma(magnitude, slope, offset), V::Zero());
             StoreUpTo(x + r * channels + c,
-                      V::FromBits(V::SelectBits(kSign, V::BitsOf(q), V::BitsOf(value))), n);
+                      V::FromBits(V::SelectBits(sign_bit, V::BitsOf(q), V::BitsOf(value))), n);
           };
           const uint8_t spare[kLanes] = {};
           const uint8_t* from[kLanes];
@@ -482,9 +483,9 @@ struct QuantOps {
             I32 quads[4];
             V::LoadQuads(from, quads);
             for (size_t j = 0; j < 4; ++j) {
-              put(r + 4 * j, V::AndI(quads[j], kByte));
-              put(r + 4 * j + 1, V::AndI(V::template Shr<8>(quads[j]), kByte));
-              put(r + 4 * j + 2, V::AndI(V::template Shr<16>(quads[j]), kByte));
+              put(r + 4 * j, V::AndI(quads[j], low_byte));
+              put(r + 4 * j + 1, V::AndI(V::template Shr<8>(quads[j]), low_byte));
+              put(r + 4 * j + 2, V::AndI(V::template Shr<16>(quads[j]), low_byte));
               put(r + 4 * j + 3, V::template Shr<24>(quads[j]));
             }
           }

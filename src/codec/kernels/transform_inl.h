@@ -11,7 +11,7 @@ namespace {  // see base/simd/simd.h
 
 // Lane i of row k is -1 where bit k of i is set: what a lane is multiplied by when it meets the
 // lane 2^k away.
-alignas(64) constexpr float kButterflySign[4][16] = {
+alignas(64) inline constexpr float kButterflySign[4][16] = {
     {1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1},
     {1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1},
     {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1},

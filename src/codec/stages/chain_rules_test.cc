@@ -32,7 +32,7 @@ TEST(ChainRules, SensibleChainsAreLegal) {
 }
 
 TEST(ChainRules, SenselessChainsAreRefusedWithTheReason) {
-  const std::pair<const char*, const char*> kRefused[] = {
+  const std::pair<const char*, const char*> refused[] = {
       {"prerope", "values: prerope: values carry no rotary positions"},
       {"k:prerope+prerope|v:none", "turned back already"},
       {"k:hadamard(seed=4)+prerope|v:none", "hadamard(seed=4) has mixed the pairs of channels"},
@@ -51,7 +51,7 @@ TEST(ChainRules, SenselessChainsAreRefusedWithTheReason) {
       {"klt+affine(kind=full)", "a full matrix can do the work of klt too"},
       {"hadamard+keep", "keep chooses which slots are kept, so it stands before"},
   };
-  for (const auto& [chain, reason] : kRefused) {
+  for (const auto& [chain, reason] : refused) {
     EXPECT_NE(Outcome(chain).find(reason), std::string::npos) << chain << ": " << Outcome(chain);
   }
 }

@@ -81,8 +81,10 @@ TEST(EcsqClasses, AlphabetsReachFourAndAHalfSpreads) {
   for (size_t k = 1; k < kNumEcsqClasses; ++k) {
     const EcsqClass& c = kEcsqClasses[k];
     EXPECT_LT(kEcsqClasses[k - 1].spread, c.spread);
-    EXPECT_GE((c.alphabet / 2 - 0.5F) / c.spread, 3.9F) << "class " << k;
-    EXPECT_TRUE(c.alphabet == 16 || (c.alphabet / 4 - 0.5F) / c.spread < 4.65F) << "class " << k;
+    EXPECT_GE((0.5F * static_cast<float>(c.alphabet) - 0.5F) / c.spread, 3.9F) << "class " << k;
+    EXPECT_TRUE(c.alphabet == 16 ||
+                (0.25F * static_cast<float>(c.alphabet) - 0.5F) / c.spread < 4.65F)
+        << "class " << k;
     EXPECT_EQ(EcsqClassOf(c.spread), k);
   }
   EXPECT_EQ(EcsqClassOf(0.0F), 0);
@@ -129,7 +131,7 @@ float Expected(float x, float step, uint8_t k) {
   if (magnitude == 0) {
     return std::copysign(0.0F, q);
   }
-  if (magnitude > static_cast<float>(c.alphabet / 2 - 1)) {
+  if (magnitude > static_cast<float>((c.alphabet >> 1) - 1)) {
     return q * step;
   }
   return std::copysign(std::fma(magnitude, c.slope * step, c.offset * step), q);
