@@ -463,6 +463,12 @@ std::shared_ptr<const kv::TransferReport> Core::Close(kv::TicketId id, const kv:
       }
     }
     report = ReportOf(*ticket);
+    if (report != nullptr && report->observed_us > 0) {
+      counters_.predicted_us += report->predicted_us;
+      counters_.observed_us += report->observed_us;
+      counters_.remote_prefill_us += report->prefill_us;
+      counters_.remote_encode_us += report->encode_us;
+    }
   }
   Do(ticket, std::move(later));
   if (storer_ != nullptr) {

@@ -26,6 +26,11 @@ struct ConnectorCounters {
   int64_t load_us = 0;            // summed over loads: from asked for to arrived
   int64_t decode_us = 0;          // of all threads
   int64_t encode_us = 0;
+  // Of requests for which KV was loaded, as their reports say.
+  int64_t predicted_us = 0;
+  int64_t observed_us = 0;
+  int64_t remote_prefill_us = 0;
+  int64_t remote_encode_us = 0;
 
   int64_t offered_blocks = 0;
   int64_t taken_blocks = 0;
@@ -44,6 +49,7 @@ struct ConnectorCounters {
   int64_t open_tickets = 0;    // now
   int64_t loading_blocks = 0;  // now
   int64_t held_blocks = 0;     // now: references the engine holds for the connector
+  double compute_pace = 1;     // now: how long computing takes, over what the cost model says
 };
 
 }  // namespace kvik::connector
