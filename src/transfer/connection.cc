@@ -123,6 +123,7 @@ ConnectionImpl::ConnectionImpl(const Session::Options& options, const Clock& clo
     : clock_(clock),
       send_buffer_bytes_(options.limits.send_buffer_bytes),
       deadline_us_(parts.deadline_us),
+      connecting_(parts.connecting),
       handler_(parts.handler),
       wakes_(std::move(parts.wakes)),
       channel_(std::move(parts.channel)),

@@ -78,6 +78,9 @@ class ConnectionImpl final : public Connection,
   [[nodiscard]] int64_t NextEventMicros();
   // Everything has ended, everybody has heard of it.
   [[nodiscard]] bool finished() const { return finished_; }
+  [[nodiscard]] bool connecting() const { return connecting_; }  // this side made it
+  [[nodiscard]] bool greeted() const { return connected_; }      // the peer's hello was taken
+  [[nodiscard]] const Error& failure() const { return failure_; }
   [[nodiscard]] int fd() const { return channel_->fd(); }
   [[nodiscard]] uint64_t number() const { return peer_.connection; }
   // Ends it now, without waiting until the peer has read why.
@@ -116,6 +119,7 @@ class ConnectionImpl final : public Connection,
   const Clock& clock_;
   const size_t send_buffer_bytes_;
   const int64_t deadline_us_;
+  const bool connecting_;
   StreamHandler* const handler_;
   const std::shared_ptr<WakeList> wakes_;
   std::atomic<bool> alive_{false};

@@ -17,11 +17,13 @@
 #include <cerrno>
 #include <cstring>
 #include <future>
+#include <limits>
 #include <map>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "transfer/connection.h"
 #include "transfer/tcp.h"
@@ -34,6 +36,7 @@ constexpr uint64_t kTimerNumber = 2;
 constexpr uint64_t kFirstNumber = 3;
 constexpr int64_t kAcceptPauseMicros = 100'000;
 constexpr size_t kKeptBuffers = 64;
+constexpr int64_t kComplaintPauseMicros = 10'000'000;
 // Of epoll: a manual clock may be set by anybody at any time, and nothing would tell.
 constexpr int64_t kLongestWaitMicros = 60'000'000;
 
@@ -165,6 +168,10 @@ class EndpointImpl final : public Endpoint {
   }
 
   [[nodiscard]] const Clock& clock() const override { return clock_; }
+  [[nodiscard]] EndpointStats stats() const override {
+    MutexLock lock(mutex_);
+    return stats_;
+  }
   [[nodiscard]] size_t live_buffers() const override { return pool_->live_buffers(); }
 
   void Close() override {
@@ -246,9 +253,20 @@ class EndpointImpl final : public Endpoint {
 
   void AddConnection(std::unique_ptr<ByteChannel> channel, bool connecting, int64_t deadline_us,
                      const Connected& done) {
-    if (connections_.size() >= options_.max_connections) {
+    const Error too_many =
+        Err(ErrorCode::kExhausted, "more than %zu connections", options_.max_connections);
+    const bool full = connections_.size() >= options_.max_connections;
+    {
+      MutexLock lock(mutex_);
+      stats_.accepted += connecting ? 0 : 1;
+      stats_.over_limit += full ? 1 : 0;
+    }
+    if (full && !MakeRoom(too_many)) {
+      if (!connecting) {
+        Complain(channel->PeerName(), too_many);
+      }
       if (done) {
-        done(Err(ErrorCode::kExhausted, "more than %zu connections", options_.max_connections));
+        done(too_many);
       }
       return;
     }
@@ -277,6 +295,54 @@ class EndpointImpl final : public Endpoint {
       Register(fd, number, EPOLLIN | EPOLLOUT | EPOLLRDHUP | static_cast<uint32_t>(EPOLLET));
     }
     connections_.emplace(number, ConnectionImpl::Create(session, clock_, std::move(parts)));
+    MutexLock lock(mutex_);
+    stats_.connections = connections_.size();
+  }
+
+  // Ends the oldest connection that came from outside and has said nothing yet; false: there is
+  // none.
+  bool MakeRoom(const Error& why) {
+    for (const auto& [number, connection] : connections_) {
+      if (!connection->connecting() && !connection->greeted()) {
+        const std::shared_ptr<ConnectionImpl> oldest = connection;
+        oldest->Abort(why);
+        Forget(oldest);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // A connection that is over.
+  void Forget(const std::shared_ptr<ConnectionImpl>& connection) {
+    connections_.erase(connection->number());
+    const Error& failure = connection->failure();
+    const bool broken = connection->greeted() && failure.code == ErrorCode::kCorrupt;
+    const bool strange = !connection->connecting() && !connection->greeted();
+    {
+      MutexLock lock(mutex_);
+      stats_.connections = connections_.size();
+      stats_.failed_handshakes += strange ? 1 : 0;
+      stats_.broken += broken ? 1 : 0;
+    }
+    // Somebody who connects and leaves looks whether a port is open.
+    if (broken || (strange && failure.code != ErrorCode::kUnavailable)) {
+      Complain(connection->peer().address, failure);
+    }
+  }
+
+  // Says what is wrong with a peer, but not so often that it fills the log.
+  void Complain(const std::string& peer, const Error& error) {
+    const int64_t now_us = clock_.NowMicros();
+    if (now_us < complain_again_us_) {
+      ++unsaid_;
+      return;
+    }
+    const std::string others =
+        unsaid_ == 0 ? "" : " (and " + std::to_string(unsaid_) + " connections like it)";
+    LogWarning("KV port: %s: %s%s", peer.c_str(), error.message.c_str(), others.c_str());
+    complain_again_us_ = now_us + kComplaintPauseMicros;
+    unsaid_ = 0;
   }
 
   void AcceptAll() {
@@ -355,9 +421,14 @@ class EndpointImpl final : public Endpoint {
     std::sort(due.begin(), due.end(),
               [](const auto& a, const auto& b) { return a->number() < b->number(); });
     for (const auto& connection : due) {
+      const bool greeted = connection->greeted();
       any = connection->Poll() || any;
-      if (connection->finished()) {
-        connections_.erase(connection->number());
+      if (connection->greeted() && !greeted) {
+        MutexLock lock(mutex_);
+        ++stats_.greeted;
+      }
+      if (connection->finished() && connections_.contains(connection->number())) {
+        Forget(connection);
       }
     }
     return any;
@@ -468,8 +539,11 @@ class EndpointImpl final : public Endpoint {
   uint64_t next_number_ = kFirstNumber;
   int64_t accept_again_us_ = kNever;
   int64_t armed_us_ = kNever;  // what the timer is set to
+  int64_t complain_again_us_ = std::numeric_limits<int64_t>::min();
+  uint64_t unsaid_ = 0;  // complaints since the last one that was logged
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  EndpointStats stats_ KVIK_GUARDED_BY(mutex_);
   bool stopping_ KVIK_GUARDED_BY(mutex_) = false;
   Hello hello_ KVIK_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> functions_ KVIK_GUARDED_BY(mutex_);

@@ -34,12 +34,25 @@ struct EndpointOptions {
   Hello hello;
   HandshakePolicy policy;
   ConnectionLimits limits;
-  size_t max_connections = 256;  // more are closed at once
+  // When one more comes, the oldest of those that came and have not said hello is closed, or that
+  // one if there is none: whoever opens connections and says nothing keeps nobody out.
+  size_t max_connections = 256;
   // All connections go through this link; null: as they are.
   std::shared_ptr<EmulatedLink> link;
   EmulatedLink::Direction link_direction = EmulatedLink::Direction::kBoth;
   // Without an own thread somebody calls Poll: tests with a manual clock.
   bool own_thread = true;
+};
+
+// Since the start, but for those that say "now".
+struct EndpointStats {
+  size_t connections = 0;  // now
+  uint64_t accepted = 0;   // made by peers
+  uint64_t greeted = 0;    // of all, those that got through the handshake
+  // Accepted ones that did not: refused, silent, gone, or speaking something else.
+  uint64_t failed_handshakes = 0;
+  uint64_t over_limit = 0;  // closed because there were too many
+  uint64_t broken = 0;      // ended by a peer that broke the protocol after its hello
 };
 
 class Endpoint {
@@ -79,6 +92,8 @@ class Endpoint {
   [[nodiscard]] virtual int64_t NextEventMicros() = 0;
 
   [[nodiscard]] virtual const Clock& clock() const = 0;
+  // Thread-safe.
+  [[nodiscard]] virtual EndpointStats stats() const = 0;
   // Buffers of received messages that are not dropped yet, of all connections that ever were.
   [[nodiscard]] virtual size_t live_buffers() const = 0;
 
