@@ -141,6 +141,7 @@ server::KvReadings KvNode::Readings() const {
   readings.connector = connector_->counters();
   readings.sources = connector_->sources();
   readings.node = node_->counters();
+  readings.port = endpoint_->stats();
   if (store_ != nullptr) {
     readings.store = store_->stats();
   }

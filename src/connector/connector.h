@@ -15,8 +15,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -114,6 +117,9 @@ struct SourceReport {
   int64_t loads = 0;
   int64_t failures = 0;
   uint64_t wire_bytes = 0;
+  // How often the controller chose each profile, for KV that is encoded on request or was before.
+  std::map<std::pair<std::string, bool>, int64_t> choices;  // by name and whether it was live
+  std::optional<transfer::PeerStats> link;                  // none: it is in this process
 };
 
 class Connector : public kv::Connector {

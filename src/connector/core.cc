@@ -404,6 +404,13 @@ std::vector<kv::BlockRange> Core::Claim(kv::TicketId id, std::span<const kv::Blo
   ticket.why = WhyOf(ticket, choice);
   ticket.plan = std::move(choice.plan);
   ticket.decisions = std::move(choice.decisions);
+  for (const SourceDecision& decided : ticket.decisions) {
+    SourceState& source = *sources_[decided.source];
+    if (source.Existing(decided.live, decided.generation) != nullptr) {
+      const CodecProfile* const profile = source.ProfileOf(decided.live, decided.decision.arm);
+      ++source.report.choices[{profile->name, decided.live}];
+    }
+  }
   ticket.planned = std::move(choice.loads);
 
   std::vector<kv::BlockRange> claimed;
@@ -493,6 +500,7 @@ ConnectorCounters Core::counters() const {
   {
     MutexLock lock(mutex_);
     counters = counters_;
+    counters.compute_pace = pace_.factor();
   }
   if (storer_ != nullptr) {
     storer_->AddTo(counters);
@@ -506,11 +514,18 @@ ConnectorCounters Core::counters() const {
 }
 
 std::vector<SourceReport> Core::sources() const {
-  MutexLock lock(mutex_);
   std::vector<SourceReport> reports;
-  for (const auto& source : sources_) {
-    reports.push_back(source->report);
-    reports.back().goodput_bytes_per_s = source->goodput.bytes_per_s();
+  std::vector<std::shared_ptr<ObjectSource>> sources;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& source : sources_) {
+      reports.push_back(source->report);
+      reports.back().goodput_bytes_per_s = source->goodput.bytes_per_s();
+      sources.push_back(source->shared());
+    }
+  }
+  for (size_t i = 0; i < sources.size(); ++i) {
+    reports[i].link = sources[i]->link();
   }
   return reports;
 }

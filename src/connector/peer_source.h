@@ -30,6 +30,9 @@ class PeerSource final : public ObjectSource, public ObjectTarget {
   void Discard(const kv::ObjectKey& key) override;
   // From the peer's hello.
   [[nodiscard]] std::optional<control::MachineSpeeds> sender_speeds() const override;
+  [[nodiscard]] std::optional<transfer::PeerStats> link() const override {
+    return client_->stats();
+  }
   void Put(NewObject object, int64_t deadline_us, Stored done) override;
 
   [[nodiscard]] transfer::ObjectClient& client() { return *client_; }

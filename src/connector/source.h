@@ -43,6 +43,9 @@ class ObjectSource {
 
   // How fast the other side encodes; nullopt: not known yet, or nothing is encoded there.
   [[nodiscard]] virtual std::optional<control::MachineSpeeds> sender_speeds() const = 0;
+
+  // Of the connection to the other side; nullopt: there is none, it is in this process.
+  [[nodiscard]] virtual std::optional<transfer::PeerStats> link() const { return std::nullopt; }
 };
 
 // Of a live block: its KV is there and can be had in any encoding.

@@ -13,6 +13,7 @@
 #include "connector/counters.h"
 #include "connector/object_node.h"
 #include "store/store.h"
+#include "transfer/endpoint.h"
 
 namespace kvik::server {
 
@@ -22,6 +23,7 @@ struct KvReadings {
   std::vector<connector::SourceReport> sources;
   std::optional<connector::ObjectNodeCounters> node;
   std::optional<store::StoreStats> store;
+  std::optional<transfer::EndpointStats> port;
 };
 
 // Thread-safe.

@@ -138,19 +138,18 @@ constexpr const char* kSilent = "it does not answer any more";
 }  // namespace
 
 struct Router::Metrics {
-  void Request(const char* outcome) {
-    registry
-        .AddCounter("kvik:router_requests_total", "Requests by how they ended.",
-                    {{"outcome", outcome}})
-        .Add();
+  Metrics() {
+    // So that graphs begin with 0, not with the first mishap.
+    for (const char* outcome : {"ok", "refused", "failed", "client_left"}) {
+      Requests(outcome);
+    }
+    for (const char* role : {"prefill", "decode"}) {
+      Retries(role);
+    }
   }
+  void Request(const char* outcome) { Requests(outcome).Add(); }
   // A call that failed and was made again at another node, or done without.
-  void Retry(const char* role) {
-    registry
-        .AddCounter("kvik:router_retries_total", "Calls to nodes that failed, by the node's role.",
-                    {{"role", role}})
-        .Add();
-  }
+  void Retry(const char* role) { Retries(role).Add(); }
 
   MetricsRegistry registry;
   Histogram& first_byte = registry.AddHistogram(
@@ -159,6 +158,16 @@ struct Router::Metrics {
   Histogram& prefill_accept = registry.AddHistogram(
       "kvik:router_prefill_accept_seconds", "From arrival until a prefill node took the prompt.",
       {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5});
+
+ private:
+  Counter& Requests(const char* outcome) {
+    return registry.AddCounter("kvik:router_requests_total", "Requests by how they ended.",
+                               {{"outcome", outcome}});
+  }
+  Counter& Retries(const char* role) {
+    return registry.AddCounter("kvik:router_retries_total",
+                               "Calls to nodes that failed, by the node's role.", {{"role", role}});
+  }
 };
 
 // One request on its way: the calls that are made for it.
