@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/serve.h"
 
-#include <unistd.h>
-
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <functional>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "app/policy_state_file.h"
 #include "app/registration.h"
-#include "app/stop_signals.h"
 #include "app/version.h"
 #include "base/byte_size.h"
 #include "base/clock.h"
@@ -103,26 +97,14 @@ Result<int> Serve(const ServeOptions& options) {
     return Err(ErrorCode::kInvalidInput,
                "KV cannot be loaded without a prefix cache: leave out --no-enable-prefix-caching");
   }
-  if (!options.router.empty() && server::IsWildcardHost(options.host)) {
+  if (!options.router.empty() && server::IsWildcardHost(options.http.host)) {
     return Err(ErrorCode::kInvalidInput,
                "--router needs to know where this server is: give --host an address instead of %s",
-               options.host.c_str());
+               options.http.host.c_str());
   }
-  StopSignals stop_signals;
+  KVIK_ASSIGN(const std::unique_ptr<HttpFront> front, HttpFront::Bind(options.http));
   const SystemClock clock;
   KVIK_ASSIGN(const RuntimeOptions runtime_options, FilledIn(options));
-
-  std::function<server::HttpResponse(const server::HttpRequest&)> handle;
-  server::HttpServerOptions http_options;
-  http_options.host = options.host;
-  http_options.port = options.port;
-  http_options.max_body_bytes = options.max_body_bytes;
-  http_options.error_body = server::OpenAiServer::TransportError;
-  KVIK_ASSIGN(const std::unique_ptr<server::HttpServer> http,
-              server::HttpServer::Bind(http_options, [&handle](const server::HttpRequest& request) {
-                return handle(request);
-              }));
-
   KVIK_ASSIGN(const std::unique_ptr<Runtime> runtime, Runtime::Create(runtime_options, clock));
   const model::ModelOptions& model_options = runtime->model->options();
   const std::vector<std::string> names = ModelNames(options, runtime->model_path);
@@ -154,11 +136,11 @@ Result<int> Serve(const ServeOptions& options) {
   server::OpenAiServerOptions api;
   api.model_names = names;
   api.model_root = runtime->model_path;
-  api.api_key = options.api_key;
+  api.api_key = options.http.api_key;
   api.version = kVersion;
   api.fingerprint = Fingerprint(runtime->model->numerics_tag());
   api.unix_seconds = UnixSeconds;
-  api.id_seed = static_cast<uint64_t>(clock.NowMicros()) ^ (static_cast<uint64_t>(getpid()) << 40);
+  api.id_seed = IdSeed(clock);
   if (kv_node != nullptr) {
     api.default_quality = options.default_quality;
     api.check_quality = [&kv_node](const kv::MinQuality& quality) {
@@ -173,7 +155,6 @@ Result<int> Serve(const ServeOptions& options) {
   }
   const std::string role = api.role;
   server::OpenAiServer openai(std::move(api), *client, prompts, metrics, clock);
-  handle = [&openai](const server::HttpRequest& request) { return openai.Handle(request); };
 
   LogInfo("%s: %s kernels, %s arithmetic, %d threads; KV cache of %d blocks (%s, %d tokens)",
           names.front().c_str(), IsaName(runtime->isa),
@@ -181,45 +162,32 @@ Result<int> Serve(const ServeOptions& options) {
           runtime->pool->num_threads(), runtime->memory.num_blocks,
           FormatByteSize(runtime->memory.pool_bytes).c_str(),
           runtime->memory.num_blocks * options.runtime.block_size_tokens);
-  std::atomic<bool> done{false};
-  std::thread serving([&] {
-    http->Serve();
-    done = true;
-  });
-  std::printf("kvik: serving %s on http://%s:%d\n", names.front().c_str(), options.host.c_str(),
-              http->port());
+  front->Serve([&openai](const server::HttpRequest& request) { return openai.Handle(request); });
+  std::printf("kvik: serving %s on %s\n", names.front().c_str(), front->url().c_str());
   std::fflush(stdout);
 
   std::optional<Registration> registration;
   if (!options.router.empty()) {
-    registration.emplace(options.router,
-                         "http://" + options.host + ":" + std::to_string(http->port()), role,
-                         options.api_key);
+    registration.emplace(options.router, front->url(), role, options.http.api_key);
   }
-  const bool asked = stop_signals.Wait(done, [&] { saver.SaveIfDue(loop); });
+  const bool asked = front->WaitUntilAsked([&] { saver.SaveIfDue(loop); });
   if (registration) {
     registration->Leave();
   }
   if (asked) {
     LogInfo("finishing the running requests; a second signal cancels them");
     loop.Drain();
-    http->Shutdown();
-    if (stop_signals.Wait(done)) {
-      LogInfo("cancelling the running requests");
-      loop.Stop();
-    }
   }
-  serving.join();
+  front->Finish([&] {
+    LogInfo("cancelling the running requests");
+    loop.Stop();
+  });
   loop.Stop();
   saver.Save();
   if (kv_node != nullptr) {
     kv_node->Finish();
   }
-  if (!asked) {
-    return Err(ErrorCode::kUnavailable, "port %d stopped accepting connections", http->port());
-  }
-  LogInfo("stopped");
-  return 0;
+  return front->Outcome(asked);
 }
 
 }  // namespace kvik::app

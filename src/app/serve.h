@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "app/http_front.h"
 #include "app/kv_node.h"
 #include "app/runtime.h"
 #include "base/result.h"
@@ -15,10 +16,7 @@ namespace kvik::app {
 struct ServeOptions {
   RuntimeOptions runtime;
   std::vector<std::string> served_names;  // empty = the model's file name, and --model as given
-  std::string host = "127.0.0.1";
-  int port = 8000;  // 0 = any free one
-  std::string api_key;
-  uint64_t max_body_bytes = uint64_t{32} << 20;
+  HttpFrontOptions http;
   // What the policy learns is kept here: read at the start if the file is there, replaced every few
   // minutes and at the end. Empty: forgotten at the end.
   std::string policy_state_path;

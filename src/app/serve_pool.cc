@@ -3,14 +3,11 @@
 
 #include <atomic>
 #include <cstdio>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "app/kv_link.h"
-#include "app/stop_signals.h"
 #include "app/version.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -25,7 +22,7 @@
 namespace kvik::app {
 
 Result<int> ServePool(const PoolServeOptions& options) {
-  StopSignals stop_signals;
+  KVIK_ASSIGN(const std::unique_ptr<HttpFront> front, HttpFront::Bind(options.http));
   const SystemClock clock;
   KVIK_ASSIGN(const std::unique_ptr<store::Store> store, OpenKvStore(options.store, clock));
   const std::unique_ptr<connector::ObjectNode> node =
@@ -54,6 +51,7 @@ Result<int> ServePool(const PoolServeOptions& options) {
       server::KvReadings readings;
       readings.node = node->counters();
       readings.store = store->stats();
+      readings.port = endpoint->stats();
       response.body = metrics.Render(readings);
     } else {
       response.status = 404;
@@ -61,33 +59,18 @@ Result<int> ServePool(const PoolServeOptions& options) {
     }
     return response;
   };
-  server::HttpServerOptions http_options;
-  http_options.host = options.host;
-  http_options.port = options.port;
-  http_options.error_body = server::OpenAiServer::TransportError;
-  KVIK_ASSIGN(const std::unique_ptr<server::HttpServer> http,
-              server::HttpServer::Bind(http_options, handle));
   KVIK_ASSIGN(const std::string kv_address, endpoint->Listen(options.kv_listen));
 
-  std::atomic<bool> done{false};
-  std::thread serving([&] {
-    http->Serve();
-    done = true;
-  });
-  std::printf("kvik: pool of KV at kvik://%s, health on http://%s:%d\n", kv_address.c_str(),
-              options.host.c_str(), http->port());
+  front->Serve(handle);
+  std::printf("kvik: pool of KV at kvik://%s, health on %s\n", kv_address.c_str(),
+              front->url().c_str());
   std::fflush(stdout);
-  const bool asked = stop_signals.Wait(done);
+  const bool asked = front->WaitUntilAsked();
   draining = true;
-  http->Shutdown();
-  serving.join();
+  front->Finish();
   endpoint->Close();
   store->Flush();
-  if (!asked) {
-    return Err(ErrorCode::kUnavailable, "port %d stopped accepting connections", http->port());
-  }
-  LogInfo("stopped");
-  return 0;
+  return front->Outcome(asked);
 }
 
 }  // namespace kvik::app

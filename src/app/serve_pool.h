@@ -4,14 +4,14 @@
 
 #include <string>
 
+#include "app/http_front.h"
 #include "app/kv_store.h"
 #include "base/result.h"
 
 namespace kvik::app {
 
 struct PoolServeOptions {
-  std::string host = "127.0.0.1";
-  int port = 8000;        // of /health and /metrics; 0 = any free one
+  HttpFrontOptions http;  // of /health and /metrics
   std::string kv_listen;  // "host:port" of KV; port 0 = any free one
   std::string kv_link;    // transfer::LinkSpec; empty: the network as it is
   KvStoreOptions store;

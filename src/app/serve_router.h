@@ -2,19 +2,16 @@
 // app/serve_router.h: kvik serve --role router: one address for many servers.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "app/http_front.h"
 #include "base/result.h"
 
 namespace kvik::app {
 
 struct RouterServeOptions {
-  std::string host = "127.0.0.1";
-  int port = 8000;  // 0 = any free one
-  std::string api_key;
-  uint64_t max_body_bytes = uint64_t{32} << 20;
+  HttpFrontOptions http;
   // URLs of nodes; more may join.
   std::vector<std::string> prefill;
   std::vector<std::string> decode;

@@ -16,10 +16,7 @@ namespace {
 
 app::RouterServeOptions RouterOptionsOf(const app::ServeOptions& options, const KvFlags& flags) {
   app::RouterServeOptions router;
-  router.host = options.host;
-  router.port = options.port;
-  router.api_key = options.api_key;
-  router.max_body_bytes = options.max_body_bytes;
+  router.http = options.http;
   router.prefill = flags.prefill;
   router.decode = flags.decode;
   router.both = flags.both;
@@ -29,8 +26,7 @@ app::RouterServeOptions RouterOptionsOf(const app::ServeOptions& options, const 
 
 app::PoolServeOptions PoolOptionsOf(const app::ServeOptions& options, const KvFlags& flags) {
   app::PoolServeOptions pool;
-  pool.host = options.host;
-  pool.port = options.port;
+  pool.http = options.http;
   pool.kv_listen = flags.node.listen;
   pool.kv_link = flags.node.link;
   pool.store = flags.node.store;
@@ -48,11 +44,12 @@ void AddServe(CLI::App& root, Action& action) {
   AddEngineFlags(*command, options->runtime);
   command->add_option("--served-model-name", options->served_names,
                       "names that requests may use (default: the model's file name)");
-  command->add_option("--host", options->host, "address to listen on")->capture_default_str();
-  command->add_option("--port", options->port, "0 = any free one")
+  command->add_option("--host", options->http.host, "address to listen on")->capture_default_str();
+  command->add_option("--port", options->http.port, "0 = any free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  command->add_option("--api-key", options->api_key, "what clients must send as a bearer token")
+  command
+      ->add_option("--api-key", options->http.api_key, "what clients must send as a bearer token")
       ->envname("KVIK_API_KEY");
   command
       ->add_option("--policy-state", options->policy_state_path,
@@ -71,7 +68,7 @@ void AddServe(CLI::App& root, Action& action) {
       ->capture_default_str();
   AddKvFlags(*command, *kv);
   command->callback([options, kv, command, &action] {
-    const bool moves_kv = FinishKvFlags(*command, options->host, *kv);
+    const bool moves_kv = FinishKvFlags(*command, options->http.host, *kv);
     if (kv->role == "router") {
       action = [options, kv] { return app::ServeRouter(RouterOptionsOf(*options, *kv)); };
       return;
