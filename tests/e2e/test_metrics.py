@@ -3,7 +3,8 @@
 import os
 import re
 
-from test_roles import complete, kv_url, pair, pool_of, tokens, until_external
+from conftest import tokens
+from roles import complete, kv_url, pair, pool_of, until_external
 
 DOCS = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "metrics.md")
 KINDS = {"counter", "gauge", "histogram"}
