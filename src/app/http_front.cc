@@ -28,7 +28,9 @@ HttpFront::~HttpFront() { Finish(); }
 
 std::string HttpFront::url() const {
   const bool bare_ipv6 = host_.find(':') != std::string::npos && host_.front() != '[';
-  return "http://" + (bare_ipv6 ? "[" + host_ + "]" : host_) + ":" + std::to_string(http_->port());
+  std::string url = "http://";
+  url.append(bare_ipv6 ? "[" : "").append(host_).append(bare_ipv6 ? "]:" : ":");
+  return url + std::to_string(http_->port());
 }
 
 void HttpFront::Serve(server::HttpHandler handle) {

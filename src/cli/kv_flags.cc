@@ -18,6 +18,7 @@ using Names = std::vector<std::string_view>;
 // Of the roles that have no engine: every flag that they use.
 const Names kRouterFlags = {"--role",    "--host",   "--port", "--api-key",
                             "--prefill", "--decode", "--node", "--kv-failure-policy"};
+// (--api-key may come from the environment, where it is meant for others; a pool guards nothing.)
 const Names kPoolFlags = {"--role",
                           "--host",
                           "--port",
@@ -81,7 +82,7 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
           [&node](const std::string& text) {
             node.store.memory_bytes = ParseByteSize(text).value();
           },
-          "keep compressed KV of what leaves the cache in so much memory")
+          "keep compressed KV in so much memory (pool: 4GiB if it is given no store at all)")
       ->type_name("BYTES")
       ->check([](const std::string& text) {
         const Result<uint64_t> size = ParseByteSize(text);

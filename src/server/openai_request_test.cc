@@ -303,6 +303,7 @@ TEST(OpenAiRequest, ReadsWhatIsSaidOfKv) {
   EXPECT_FALSE(none.quality.has_value());
   EXPECT_FALSE(none.transfer.has_value());
   EXPECT_EQ(none.slo_us, 0);
+  EXPECT_EQ(params(R"("kvik":{"slo_ms":0.001})").slo_us, 1) << "limits are included";
   // What a proxy sends to a server that computes prompts.
   EXPECT_TRUE(params(R"("kv_transfer_params":{"do_remote_decode":true,"remote_host":null,
       "remote_port":null})")

@@ -105,7 +105,7 @@ Json UsageJson(const ReplyUsage& usage) {
   return json;
 }
 
-double Ms(int64_t us) { return static_cast<double>(us) * 1e-3; }
+double Ms(int64_t us) { return static_cast<double>(us) / 1000; }
 
 // How the KV that came from elsewhere came here.
 Json TransferJson(const kv::TransferReport& report) {

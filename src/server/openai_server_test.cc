@@ -396,6 +396,11 @@ TEST_F(OpenAiServerTest, KvTransferParamsGoInAndComeOut) {
   EXPECT_FALSE(requests[1].transfer->for_peer);
   EXPECT_EQ(requests[1].transfer->peer, "10.0.0.5:4711");
   EXPECT_EQ(requests[1].transfer->remote_request, "cmpl-r7");
+  Json six = params;
+  six["remote_host"] = "fd00::5";
+  request.body = Json{{"prompt", "p"}, {"kv_transfer_params", six}}.dump();
+  EXPECT_EQ(server.Handle(request).status, 200);
+  EXPECT_EQ(engine_.requests().back().transfer->peer, "[fd00::5]:4711");
 
   request.method = "GET";
   request.path = "/health";

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "base/types.h"
 #include "server/api_error.h"
 #include "text/jinja_value.h"
@@ -127,13 +128,14 @@ class Fields {
       Fail(name, "must be a number, not " + Quote(*value));
       return default_value;
     }
-    const auto number = value->get<double>();
+    const auto number = value->get<float>();  // the limits are such
     if (!(above_low ? number > low : number >= low) || !(number <= high)) {
-      Fail(name, std::string("must be ") + (above_low ? "above " : "at least ") + Quote(Json(low)) +
-                     " and at most " + Quote(Json(high)) + ", not " + Quote(*value));
+      Fail(name, Format("must be %s %g and at most %g, not ", above_low ? "above" : "at least",
+                        static_cast<double>(low), static_cast<double>(high)) +
+                     Quote(*value));
       return default_value;
     }
-    return static_cast<float>(number);
+    return number;
   }
 
   std::string String(const char* name, size_t max_bytes) {

@@ -442,3 +442,29 @@ def test_two_hundred_clients_that_leave_leave_nothing_behind(start):
     for node, before in threads.items():
         assert len(os.listdir(f"/proc/{node.process.pid}/task")) <= before + 64, "a thread a request is left"
     check_sources(decode)
+
+
+def test_strangers_at_the_kv_port_keep_nobody_out(start, alone):
+    """More connections than there may be that say nothing, and some that say something else."""
+    pool = pool_of(start)
+    port = int(kv_url(pool).rsplit(":", 1)[1])
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(400):
+            open_ones.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with socket.create_connection(("127.0.0.1", port)) as web:
+            web.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                while web.recv(4096):  # until it hangs up
+                    pass
+        wait_until(lambda: pool.metric("kvik:kv_port_accepted_total") == 401, "all have come")
+        assert pool.metric("kvik:kv_port_connections") <= 256
+        assert pool.metric("kvik:kv_port_over_limit_total") > 0
+        server = start("--pool", kv_url(pool))
+        prompt = tokens(7, 1024 + 5)
+        assert text(server, prompt) == text(alone, prompt)
+        wait_until(lambda: pool.metric("kvik:kv_store_objects", tier="memory") >= 4, "KV is in the pool")
+        said = pool.stderr()
+        assert "KV port" in said and said.count("KV port") < 20, said
+    # Who has said nothing for long enough is gone; who has said hello stays.
+    wait_until(lambda: pool.metric("kvik:kv_port_connections") == 1, "strangers are gone")
+    assert server.metric("kvik:kv_link_up") == 1
