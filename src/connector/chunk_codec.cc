@@ -87,9 +87,12 @@ Result<void> EncodeLayer(const codec::FrameCodec& codec, const ChunkPages& pages
   return {};
 }
 
-Result<std::vector<std::byte>> EncodeChunk(const codec::FrameCodec& codec, const ChunkPages& pages,
-                                           CodecScratch& scratch) {
+Result<std::vector<std::byte>> EncodeChunk(const codec::FrameCodec& codec, const ObjectHead& head,
+                                           const ChunkPages& pages, CodecScratch& scratch) {
+  KVIK_CHECK(head.key.profile_hash == codec.profile_hash() &&
+             head.blocks.size() == pages.blocks.size());
   std::vector<std::byte> stream;
+  AppendHead(head, stream);
   codec::StreamWriter writer(codec, stream);
   std::vector<std::byte> frame;
   for (int32_t layer = 0; layer < pages.geometry->num_layers; ++layer) {
@@ -107,7 +110,8 @@ size_t MaxFrameBytes(const ChunkPages& pages) {
 }
 
 size_t MaxObjectBytes(const ChunkPages& pages) {
-  return MaxFrameBytes(pages) * static_cast<size_t>(pages.geometry->num_layers) +
+  return HeadBytes(pages.blocks.size()) +
+         MaxFrameBytes(pages) * static_cast<size_t>(pages.geometry->num_layers) +
          (size_t{64} << 10);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // connector/chunk_codec.h: blocks of the arena as the bytes of an object, and back.
 //
-// An object is a frame stream with one frame a layer, keys and values together, in the order of
-// layers. Everything here works on one frame at a time with the scratch of one thread, so that
-// layers are encoded and decoded on several threads and while they travel.
+// An object is a head (object_head.h) and a frame stream with one frame a layer, keys and values
+// together, in the order of layers. Everything here works on one frame at a time with the scratch
+// of one thread, so that layers are encoded and decoded on several threads and while they travel.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include "base/types.h"
 #include "codec/frame.h"
 #include "codec/frame_stream.h"
+#include "connector/object_head.h"
 #include "kv/connector.h"
 #include "kv/geometry.h"
 
@@ -52,9 +53,9 @@ struct ChunkPages {
 Result<void> EncodeLayer(const codec::FrameCodec& codec, const ChunkPages& pages, int32_t layer,
                          CodecScratch& scratch, std::vector<std::byte>& out);
 
-// All of it on this thread: a whole stream.
-Result<std::vector<std::byte>> EncodeChunk(const codec::FrameCodec& codec, const ChunkPages& pages,
-                                           CodecScratch& scratch);
+// All of it on this thread: a whole object. REQUIRES: `head` is of these pages and this codec.
+Result<std::vector<std::byte>> EncodeChunk(const codec::FrameCodec& codec, const ObjectHead& head,
+                                           const ChunkPages& pages, CodecScratch& scratch);
 
 // The most bytes that a reader believes a frame or an object of these pages can have.
 [[nodiscard]] size_t MaxFrameBytes(const ChunkPages& pages);

@@ -11,7 +11,6 @@
 #include "connector/chunk_load.h"
 #include "connector/measure_speeds.h"
 #include "connector/profile_set.h"
-#include "connector/put_container.h"
 #include "connector/testing/toy_engine.h"
 
 namespace kvik::connector {
@@ -140,7 +139,13 @@ TEST_F(ChunkCodec, ASoleLossyLayerMakesTheChunkLossy) {
 // Every profile, in pieces of every size, with threads of its own or none.
 TEST_F(ChunkCodec, AnObjectThatComesInPiecesIsDecodedWhole) {
   for (const CodecProfile& profile : profiles_->all()) {
-    auto stream = EncodeChunk(*profile.codec, Source(), scratch_);
+    ObjectHead head;
+    for (const kv::ContentKey& key : ToyKeys({1, 2, 3, 4, 5})) {
+      head.blocks.push_back(key.hash);
+      head.key.last_block.content = key;
+    }
+    head.key.profile_hash = profile.hash;
+    auto stream = EncodeChunk(*profile.codec, head, Source(), scratch_);
     ASSERT_TRUE(stream.has_value()) << profile.name << ": " << stream.error().message;
     EXPECT_LE(stream->size(), MaxObjectBytes(Source())) << profile.name;
     for (const size_t piece : {size_t{1}, size_t{100}, size_t{1000}, stream->size()}) {
@@ -148,7 +153,8 @@ TEST_F(ChunkCodec, AnObjectThatComesInPiecesIsDecodedWhole) {
       ScratchPool scratch;
       IoPool io(0, clock);
       ChunkLoadSpec spec;
-      spec.key.profile_hash = profile.hash;
+      spec.key = head.key;
+      spec.hashes = head.blocks;
       spec.profile = &profile;
       spec.geometry = geometry_;
       spec.arena = arena_;
@@ -194,35 +200,6 @@ TEST(ChunkLayoutTest, ChunksAreAlignedAndTheLastIsShorter) {
   EXPECT_EQ(layout.ChunkOf(5, 10), (kv::BlockRange{4, 4}));
   EXPECT_EQ(layout.ChunkOf(9, 10), (kv::BlockRange{8, 2}));
   EXPECT_EQ(ChunkLayout::Of(8, 16).chunk_blocks, 1);
-}
-
-TEST(PutContainerTest, DescribesTheObjectAndRefusesDamage) {
-  store::ObjectMeta meta;
-  const auto keys = ToyKeys({1, 2, 3});
-  for (const kv::ContentKey& key : keys) {
-    meta.blocks.push_back(key.hash);
-  }
-  meta.key.block.content = keys.back();
-  meta.key.profile_hash = 5;
-  std::vector<std::byte> bytes = PutPrefix(meta);
-  const size_t size = bytes.size();
-  bytes.resize(size + 100);
-  for (size_t n = 0; n < size; ++n) {
-    const auto part = ReadPutPrefix(std::span(bytes).first(n));
-    ASSERT_TRUE(part.has_value());
-    EXPECT_FALSE(part->has_value());
-  }
-  const auto whole = ReadPutPrefix(bytes);
-  ASSERT_TRUE(whole.has_value() && whole->has_value());
-  EXPECT_EQ((*whole)->prefix_bytes, size);
-  EXPECT_TRUE((*whole)->meta.key == meta.key);
-  EXPECT_EQ((*whole)->meta.blocks, meta.blocks);
-  for (size_t at = 0; at < size; ++at) {
-    bytes[at] ^= std::byte{1};
-    const auto damaged = ReadPutPrefix(bytes);
-    EXPECT_FALSE(damaged.has_value() && damaged->has_value()) << at;
-    bytes[at] ^= std::byte{1};
-  }
 }
 
 TEST_F(ChunkCodec, SpeedsAreMeasuredOfEveryProfile) {

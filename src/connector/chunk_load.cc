@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "connector/load_choice.h"
 
 namespace kvik::connector {
 
@@ -203,6 +204,24 @@ void ChunkLoad::StartCutting() {
   }
 }
 
+// Takes the head from the first bytes; `rest` is what follows of them, and nothing until the head
+// is whole. The head, once: when it became whole and is the one that was asked for.
+Result<std::optional<ObjectHead>> ChunkLoad::Identify(std::span<const std::byte>& rest) {
+  front_.insert(front_.end(), rest.begin(), rest.end());
+  KVIK_ASSIGN(std::optional<ReadHead> read, ReadObjectHead(front_));
+  if (!read.has_value()) {
+    rest = {};
+    return std::optional<ObjectHead>();
+  }
+  KVIK_TRY(read->head.CheckIs(spec_.key, spec_.hashes));
+  if (spec_.profile->lossy && read->head.source.fidelity == kv::Fidelity::kLossy) {
+    return Err(ErrorCode::kCorrupt, "an approximation of an approximation");
+  }
+  identified_ = true;
+  rest = std::span<const std::byte>(front_).subspan(read->size_bytes);
+  return std::optional(std::move(read->head));
+}
+
 // One task at a time: frames are cut in order.
 void ChunkLoad::Cut() {
   for (;;) {
@@ -223,7 +242,19 @@ void ChunkLoad::Cut() {
       return;
     }
     for (transfer::SharedBytes& piece : pieces) {
-      reader_.Feed(piece.span());
+      std::span<const std::byte> rest = piece.span();
+      if (!identified_) {
+        const auto head = Identify(rest);
+        MutexLock lock(mutex_);
+        if (!head.has_value()) {
+          Stop(head.error(), true);
+          break;
+        }
+        if (head->has_value()) {
+          outcome_.quality = WorseOf(outcome_.quality, (*head)->source);
+        }
+      }
+      reader_.Feed(rest);
       piece = {};  // the sender may go on
       for (;;) {
         auto next = reader_.Next();

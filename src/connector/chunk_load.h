@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // connector/chunk_load.h: one object on its way into blocks of the pool: frames are decoded on the
-// pool's threads while the next ones arrive.
+// pool's threads while the next ones arrive, once its head has said that it is the object that was
+// asked for.
 //
 // Thread-safe. However it goes, it reports once, and when it has reported no thread writes to its
 // blocks any more.
@@ -9,6 +10,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,7 +32,8 @@ struct ChunkLoadSpec {
   kv::KvGeometry geometry;
   std::span<std::byte> arena;
   int32_t first_block = 0;
-  std::vector<BlockId> blocks;  // of the whole object; kNoBlock where it is not wanted
+  std::vector<BlockId> blocks;        // of the whole object; kNoBlock where it is not wanted
+  std::vector<kv::BlockHash> hashes;  // of the same
 };
 
 struct ChunkOutcome {
@@ -37,7 +41,7 @@ struct ChunkOutcome {
   Result<void> result;
   bool cancelled = false;    // by Cancel; `result` is an error then
   bool damaged = false;      // the bytes that came are not the object that was asked for
-  kv::BlockQuality quality;  // as the sender says
+  kv::BlockQuality quality;  // the worse of what the sender and the object's head say
   codec::Fidelity fidelity = codec::Fidelity::kExact;  // as the frames say
   std::vector<kv::DroppedTokens> dropped;              // by layer
   uint64_t wire_bytes = 0;
@@ -79,6 +83,7 @@ class ChunkLoad final : public transfer::GetSink, public std::enable_shared_from
   ChunkLoad(ChunkLoadSpec spec, IoPool& io, ScratchPool& scratch, const Clock& clock, Done done);
 
   [[nodiscard]] ChunkPages Pages() const;
+  Result<std::optional<ObjectHead>> Identify(std::span<const std::byte>& rest);
   void Cut() KVIK_EXCLUDES(mutex_);
   void Decode(const std::vector<std::byte>& frame) KVIK_EXCLUDES(mutex_);
   void StartCutting() KVIK_REQUIRES(mutex_);
@@ -94,7 +99,10 @@ class ChunkLoad final : public transfer::GetSink, public std::enable_shared_from
   Done done_ KVIK_GUARDED_BY(mutex_);
   std::shared_ptr<transfer::CallHandle> call_ KVIK_GUARDED_BY(mutex_);
   std::vector<transfer::SharedBytes> incoming_ KVIK_GUARDED_BY(mutex_);
-  codec::StreamReader reader_;  // of the one task that cuts
+  // Of the one task that cuts.
+  std::vector<std::byte> front_;  // of the object, until its head is whole
+  bool identified_ = false;       // it is the one that was asked for
+  codec::StreamReader reader_;
   bool cutting_ KVIK_GUARDED_BY(mutex_) = false;
   int writing_ KVIK_GUARDED_BY(mutex_) = 0;  // tasks that may write to the blocks now
   int queued_ KVIK_GUARDED_BY(mutex_) = 0;   // frames that were cut and wait

@@ -9,6 +9,20 @@ namespace {
 
 constexpr int32_t kLayersAhead = 4;
 
+// With the head in it. It names the blocks that are sent, whatever somebody asked for.
+std::vector<std::byte> BeginObject(const ChunkSenderSpec& spec) {
+  ObjectHead head;
+  head.key = {spec.blocks.back()->sealed().key, spec.profile->hash};
+  head.parent = spec.parent;
+  head.source = spec.source;
+  for (const HeldBlockPtr& block : spec.blocks) {
+    head.blocks.push_back(block->sealed().key.content.hash);
+  }
+  std::vector<std::byte> out;
+  AppendHead(head, out);
+  return out;
+}
+
 }  // namespace
 
 std::shared_ptr<ChunkSender> ChunkSender::Create(ChunkSenderSpec spec,
@@ -28,6 +42,7 @@ ChunkSender::ChunkSender(ChunkSenderSpec spec, std::shared_ptr<transfer::GetRepl
       clock_(clock),
       done_(std::move(done)),
       blocks_(spec_.blocks),
+      stream_(BeginObject(spec_)),
       writer_(*spec_.profile->codec, stream_) {
   for (const HeldBlockPtr& block : spec_.blocks) {
     ids_.push_back(block->sealed().block);

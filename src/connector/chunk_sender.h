@@ -29,6 +29,8 @@ struct ChunkSenderSpec {
   std::span<std::byte> arena;
   int32_t first_block = 0;
   std::vector<HeldBlockPtr> blocks;
+  kv::BlockHash parent;
+  kv::BlockQuality source;  // of the blocks, the worst
   kv::ObjectInfo info;
   size_t index = 0;       // of the reply
   int64_t waited_us = 0;  // for its blocks

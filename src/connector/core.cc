@@ -94,6 +94,7 @@ Result<void> Core::Open(const ConnectorParts& parts) {
   if (parts.node != nullptr) {
     LiveCacheOptions live = options_.live;
     live.compute = options_.compute;
+    live.root = options_.root;
     live_ = LiveCache::Create(live, profiles_, io_, scratch_, wants_, clock_);
     node_ = parts.node;
   }

@@ -138,6 +138,9 @@ void Core::Start(const TicketPtr& ticket, const LoadJobPtr& job) {
     spec.arena = host_.arena;
     spec.first_block = job->what.object.first_block;
     spec.blocks = job->blocks;
+    for (int32_t i = 0; i < job->what.object.num_blocks; ++i) {
+      spec.hashes.push_back(ticket->facts.keys[static_cast<size_t>(spec.first_block + i)].hash);
+    }
     // Later ones wait on the wire for earlier ones.
     priority = static_cast<uint8_t>(std::min(ticket->priority++, 191));
     load = ChunkLoad::Create(std::move(spec), io_, scratch_, clock_,
@@ -154,7 +157,8 @@ void Core::Start(const TicketPtr& ticket, const LoadJobPtr& job) {
     load->Cancel();
     return;
   }
-  load->SetCall(source->Get(job->what.key, job->deadline_us, load, priority));
+  load->SetCall(
+      source->Get(job->what.key, job->what.object.num_blocks, job->deadline_us, load, priority));
 }
 
 void Core::NotComing(Ticket& ticket, const kv::BlockRange& range, kv::LoadEnd why) {

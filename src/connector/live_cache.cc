@@ -342,7 +342,7 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
   }
 
   std::shared_ptr<ObjectProducer> Get(const transfer::CallContext& context,
-                                      const kv::ObjectKey& key, size_t index,
+                                      const kv::ObjectKey& key, int32_t num_blocks, size_t index,
                                       std::shared_ptr<transfer::GetReply> reply,
                                       std::function<void()> done) override {
     auto get = std::make_shared<LiveGet>();
@@ -365,11 +365,12 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
                 Err(ErrorCode::kUnsupported, "this process does not know the profile %016llx",
                     static_cast<unsigned long long>(key.profile_hash)),
                 calls);
+      } else if (!PlaceOf(*get, place->second, num_blocks)) {
+        FailGet(get,
+                Err(ErrorCode::kInvalidInput, "%d blocks of a chunk that has no more than %d",
+                    num_blocks, static_cast<int32_t>(place->second.at) + 1),
+                calls);
       } else {
-        get->last = place->second;
-        const ChunkLayout layout =
-            ChunkLayout::Of(get->profile->chunk_tokens, host_.block_size_tokens);
-        get->first = static_cast<size_t>(layout.FirstBlockOf(static_cast<int32_t>(get->last.at)));
         for (size_t i = get->first; i <= get->last.at; ++i) {
           const auto held = held_.find(get->last.chain->Key(i));
           get->blocks.push_back(held != held_.end() ? held->second.block : nullptr);
@@ -496,6 +497,21 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
     calls.push_back([done = std::move(lookup.done), found = std::move(found)] { done(found); });
   }
 
+  // Where the blocks of `get` are; false: they would lie in more than one chunk.
+  [[nodiscard]] bool PlaceOf(LiveGet& get, const Place& last, int32_t num_blocks) const
+      KVIK_REQUIRES(mutex_) {
+    const ChunkLayout layout = ChunkLayout::Of(get.profile->chunk_tokens, host_.block_size_tokens);
+    const auto last_block = static_cast<int32_t>(last.at);
+    const int32_t chunk_first = layout.FirstBlockOf(last_block);
+    const int32_t first = num_blocks == 0 ? chunk_first : last_block - num_blocks + 1;
+    if (first < chunk_first || first > last_block) {
+      return false;
+    }
+    get.last = last;
+    get.first = static_cast<size_t>(first);
+    return true;
+  }
+
   static void Fill(LiveGet& get, const kv::ContentKey& key, const HeldBlockPtr& block) {
     for (size_t i = 0; i < get.blocks.size(); ++i) {
       if (get.blocks[i] == nullptr && get.last.chain->Key(get.first + i) == key) {
@@ -565,7 +581,6 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
                 calls);
         return;
       }
-      quality = {kv::Fidelity::kLossy, get->profile->q};
     }
     waiting_.remove(get);
     std::erase_if(asked_gets_, [&](const auto& item) { return item.second == get; });
@@ -576,9 +591,12 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
     spec.first_block = static_cast<int32_t>(get->first);
     spec.blocks = std::move(get->blocks);
     get->blocks.clear();
+    spec.parent = get->first == 0 ? options_.root : get->last.chain->hashes[get->first - 1];
+    spec.source = quality;
     spec.info.key = get->key;
     spec.info.num_blocks = static_cast<int32_t>(spec.blocks.size());
-    spec.info.quality = quality;
+    spec.info.quality =
+        get->profile->lossy ? kv::BlockQuality{kv::Fidelity::kLossy, get->profile->q} : quality;
     spec.info.size_bytes = spec.blocks.size() * host_.geometry->bytes_per_block();
     spec.info.tier = kv::ObjectTier::kLive;
     spec.index = get->index;

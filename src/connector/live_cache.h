@@ -40,6 +40,7 @@ struct LiveCacheOptions {
   // Block hashes of lookups that are remembered; the oldest lookup is forgotten first.
   size_t max_remembered_blocks = 262'144;
   kv::CostModel compute;  // how long until what is being computed is there
+  kv::BlockHash root;     // the parent of a first block
 };
 
 // Chosen by the connector, so that answers find whoever asked.
@@ -90,10 +91,11 @@ class LiveCache {
   // context's deadline.
   virtual void Lookup(const transfer::CallContext& context, const transfer::LookupRequest& request,
                       std::function<void(std::vector<transfer::FoundObject>)> done) = 0;
-  // Object `index` of `reply`, in the encoding that the key names; `done` once it has ended or
-  // failed there.
+  // Object `index` of `reply`, in the encoding that the key names and of `num_blocks` blocks (0:
+  // from the beginning of the profile's chunk); `done` once it has ended or failed there.
   virtual std::shared_ptr<ObjectProducer> Get(const transfer::CallContext& context,
-                                              const kv::ObjectKey& key, size_t index,
+                                              const kv::ObjectKey& key, int32_t num_blocks,
+                                              size_t index,
                                               std::shared_ptr<transfer::GetReply> reply,
                                               std::function<void()> done) = 0;
 };

@@ -24,6 +24,16 @@ kv::BlockRange MissingIn(const kv::BlockRange& range, std::span<const kv::BlockR
   return best;
 }
 
+// Blocks of `missing` within `range`, whether they lie together or not.
+int32_t CountMissing(const kv::BlockRange& range, std::span<const kv::BlockRange> missing) {
+  int32_t count = 0;
+  for (const kv::BlockRange& run : missing) {
+    count += std::max(0, std::min(run.end_block(), range.end_block()) -
+                             std::max(run.first_block, range.first_block));
+  }
+  return count;
+}
+
 kv::BlockRange RangeOf(const transfer::FoundObject& found) {
   const auto last = static_cast<int32_t>(found.hash_index);
   return {last - found.info.num_blocks + 1, found.info.num_blocks};
@@ -85,7 +95,7 @@ class Chooser {
     control::ArmMask available = 0;
     if (!live.empty()) {
       for (const transfer::FoundObject* found : live) {
-        const int32_t of_run = MissingIn(RangeOf(*found), missing_).num_blocks;
+        const int32_t of_run = CountMissing(RangeOf(*found), missing_);
         blocks += of_run;
         if (found->info.ready_in_us > 0) {
           computed_there += of_run;
@@ -176,7 +186,8 @@ class Chooser {
   }
 
   // Runs of live blocks hold every chunk of `profile` that lies within them; a chunk may begin with
-  // blocks that are there and end with some that are being computed.
+  // blocks that are there and end with some that are being computed. Of a chunk only what is
+  // missing here is asked for.
   void CutLive(size_t index, const std::vector<const transfer::FoundObject*>& runs,
                const CodecProfile& profile, std::vector<LoadCandidate>& out) const {
     std::vector<const transfer::FoundObject*> at(facts_.keys.size());
@@ -189,39 +200,44 @@ class Chooser {
       std::fill_n(at.begin() + range.first_block, range.num_blocks, run);
     }
     const ChunkLayout layout = ChunkLayout::Of(profile.chunk_tokens, rules_.block_size_tokens);
-    const kv::BlockQuality of_profile = profile.QualityFor(facts_.workload);
-    for (int32_t first = 0; first < facts_.num_loadable; first += layout.chunk_blocks) {
-      LoadCandidate candidate;
-      candidate.source = index;
-      candidate.profile = &profile;
-      candidate.live = true;
-      candidate.object = {first, 0};
-      while (candidate.object.num_blocks < layout.chunk_blocks &&
-             candidate.object.end_block() < facts_.num_loadable &&
-             at[static_cast<size_t>(candidate.object.end_block())] != nullptr) {
-        ++candidate.object.num_blocks;
+    for (const kv::BlockRange& run : missing_) {
+      for (int32_t first = run.first_block; first < run.end_block();) {
+        const int32_t chunk_end =
+            std::min(run.end_block(), layout.FirstBlockOf(first) + layout.chunk_blocks);
+        int32_t end = first;
+        while (end < chunk_end && at[static_cast<size_t>(end)] != nullptr) {
+          ++end;
+        }
+        if (end > first) {
+          AddLive(index, profile, {first, end - first}, at, out);
+        }
+        first = std::max(end, first + 1);
       }
-      candidate.wanted = MissingIn(candidate.object, missing_);
-      if (candidate.wanted.num_blocks == 0) {
-        continue;
-      }
-      // Nothing behind the last missing block is sent.
-      candidate.object.num_blocks = candidate.wanted.end_block() - first;
-      candidate.quality = of_profile;
-      for (int32_t block = first; block < candidate.object.end_block(); ++block) {
-        const kv::ObjectInfo& info = at[static_cast<size_t>(block)]->info;
-        candidate.quality = WorseOf(candidate.quality, info.quality);
-        candidate.ready_in_us =
-            std::max(candidate.ready_in_us, static_cast<double>(info.ready_in_us));
-      }
-      if (!facts_.quality.Accepts(candidate.quality)) {
-        continue;
-      }
-      const auto last = static_cast<size_t>(candidate.object.end_block() - 1);
-      candidate.key = {{facts_.keys[last], facts_.numerics}, profile.hash};
-      Price(candidate);
-      out.push_back(candidate);
     }
+  }
+
+  void AddLive(size_t index, const CodecProfile& profile, const kv::BlockRange& range,
+               const std::vector<const transfer::FoundObject*>& at,
+               std::vector<LoadCandidate>& out) const {
+    LoadCandidate candidate;
+    candidate.source = index;
+    candidate.profile = &profile;
+    candidate.live = true;
+    candidate.object = candidate.wanted = range;
+    candidate.quality = profile.QualityFor(facts_.workload);
+    for (int32_t block = range.first_block; block < range.end_block(); ++block) {
+      const kv::ObjectInfo& info = at[static_cast<size_t>(block)]->info;
+      candidate.quality = WorseOf(candidate.quality, info.quality);
+      candidate.ready_in_us =
+          std::max(candidate.ready_in_us, static_cast<double>(info.ready_in_us));
+    }
+    if (!facts_.quality.Accepts(candidate.quality)) {
+      return;
+    }
+    const auto last = static_cast<size_t>(range.end_block() - 1);
+    candidate.key = {{facts_.keys[last], facts_.numerics}, profile.hash};
+    Price(candidate);
+    out.push_back(candidate);
   }
 
   // Time to decode, and bytes on the wire of what is not encoded yet.

@@ -8,7 +8,8 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
-#include "connector/put_container.h"
+#include "connector/load_choice.h"
+#include "connector/object_head.h"
 #include "connector/store_source.h"
 
 namespace kvik::connector {
@@ -179,19 +180,19 @@ class PutCall final : public transfer::PutReceiver, public std::enable_shared_fr
     std::span<const std::byte> rest = bytes.span();
     if (!described_) {
       front_.insert(front_.end(), rest.begin(), rest.end());
-      auto description = ReadPutPrefix(front_);
-      if (!description.has_value()) {
-        Fail(description.error());
+      auto read = ReadObjectHead(front_);
+      if (!read.has_value()) {
+        Fail(read.error());
         return;
       }
-      if (!description->has_value()) {
+      if (!read->has_value()) {
         return;
       }
-      if (const auto begun = Begin(**description); !begun.has_value()) {
+      if (const auto begun = Begin(std::move((*read)->head)); !begun.has_value()) {
         Fail(begun.error());
         return;
       }
-      rest = std::span<const std::byte>(front_).subspan((*description)->prefix_bytes);
+      rest = front_;
     }
     if (put_.has_value()) {
       const std::span<std::byte> room = put_->bytes();
@@ -244,18 +245,19 @@ class PutCall final : public transfer::PutReceiver, public std::enable_shared_fr
   }
 
  private:
-  Result<void> Begin(const PutDescription& description) {
+  Result<void> Begin(ObjectHead head) {
     described_ = true;
-    const store::ObjectMeta& meta = description.meta;
     const kv::ObjectInfo& info = request_.info;
-    const store::ObjectKey key = ToStoreKey(info.key, store::TenantId::FromName(request_.tenant));
-    if (!(meta.key == key) || meta.num_blocks() != info.num_blocks ||
-        info.size_bytes < description.prefix_bytes) {
-      return Err(ErrorCode::kInvalidInput, "the description is not that of the object");
+    if (!(head.key == info.key) || static_cast<int32_t>(head.blocks.size()) != info.num_blocks) {
+      return Err(ErrorCode::kInvalidInput, "the head is not that of the object");
     }
-    store::ObjectMeta kept = meta;
-    kept.ttl_us = request_.ttl_us;
-    KVIK_ASSIGN(put_, store_.BeginPut(kept, info.size_bytes - description.prefix_bytes));
+    store::ObjectMeta meta;
+    meta.key = ToStoreKey(info.key, store::TenantId::FromName(request_.tenant));
+    meta.quality = WorseOf(info.quality, head.source);
+    meta.parent = head.parent;
+    meta.blocks = std::move(head.blocks);
+    meta.ttl_us = request_.ttl_us;
+    KVIK_ASSIGN(put_, store_.BeginPut(meta, info.size_bytes));
     return {};
   }
 
@@ -350,14 +352,16 @@ class NodeImpl final : public ObjectNode {
     reply->SetListener(call);
     const store::TenantId tenant = store::TenantId::FromName(request.tenant);
     for (size_t i = 0; i < request.keys.size(); ++i) {
-      const kv::ObjectKey key = request.keys[i];
+      const Asked asked{
+          request.keys[i],
+          i < request.num_blocks.size() ? static_cast<int32_t>(request.num_blocks[i]) : 0, i};
       if (store_ == nullptr) {
-        GetLive(context, key, i, reply, call, live,
+        GetLive(context, asked, reply, call, live,
                 Err(ErrorCode::kNotFound, "nothing is stored here"));
         continue;
       }
-      const bool posted = io_.Post([this, context, key, i, tenant, reply, call, live] {
-        GetStored(context, key, i, tenant, reply, call, live);
+      const bool posted = io_.Post([this, context, asked, tenant, reply, call, live] {
+        GetStored(context, asked, tenant, reply, call, live);
       });
       if (!posted) {
         reply->Fail(i, Err(ErrorCode::kUnavailable, "shutting down"));
@@ -445,6 +449,13 @@ class NodeImpl final : public ObjectNode {
     ObjectNodeCounters counters KVIK_GUARDED_BY(mutex);
   };
 
+  // One object of a Get.
+  struct Asked {
+    kv::ObjectKey key;
+    int32_t num_blocks = 0;  // 0: any
+    size_t index = 0;        // of the reply
+  };
+
   template <typename Fn>
   std::shared_ptr<LiveCache> Count(Fn&& fn) {
     MutexLock lock(shared_->mutex);
@@ -468,24 +479,29 @@ class NodeImpl final : public ObjectNode {
     return found;
   }
 
-  void GetStored(const transfer::CallContext& context, const kv::ObjectKey& key, size_t index,
-                 store::TenantId tenant, const std::shared_ptr<transfer::GetReply>& reply,
+  void GetStored(const transfer::CallContext& context, const Asked& asked, store::TenantId tenant,
+                 const std::shared_ptr<transfer::GetReply>& reply,
                  const std::shared_ptr<GetCall>& call, const std::shared_ptr<LiveCache>& live) {
-    const store::ObjectKey keys[] = {ToStoreKey(key, tenant)};
+    const store::ObjectKey keys[] = {ToStoreKey(asked.key, tenant)};
     auto leases = store_->Read(keys, {.deadline_us = context.deadline_us});
     auto bytes =
         leases[0].has_value() ? leases[0]->bytes() : Result<store::Buffer>(leases[0].error());
+    if (bytes.has_value() && asked.num_blocks != 0 &&
+        leases[0]->meta().num_blocks() != asked.num_blocks) {
+      bytes = Err(ErrorCode::kNotFound, "it is stored with %d blocks, asked for were %d",
+                  leases[0]->meta().num_blocks(), asked.num_blocks);
+    }
     if (!bytes.has_value()) {
-      GetLive(context, key, index, reply, call, live, bytes.error());
+      GetLive(context, asked, reply, call, live, bytes.error());
       return;
     }
     kv::ObjectInfo info;
-    info.key = key;
+    info.key = asked.key;
     info.num_blocks = leases[0]->meta().num_blocks();
     info.quality = leases[0]->meta().quality;
     info.size_bytes = bytes->size_bytes();
     auto producer = std::make_shared<StoredProducer>(
-        std::move(leases[0]).value(), std::move(bytes).value(), info, index, reply,
+        std::move(leases[0]).value(), std::move(bytes).value(), info, asked.index, reply,
         [shared = shared_, call](bool ok, uint64_t sent) {
           {
             MutexLock lock(shared->mutex);
@@ -498,17 +514,18 @@ class NodeImpl final : public ObjectNode {
     producer->Start();
   }
 
-  void GetLive(const transfer::CallContext& context, const kv::ObjectKey& key, size_t index,
+  void GetLive(const transfer::CallContext& context, const Asked& asked,
                const std::shared_ptr<transfer::GetReply>& reply,
                const std::shared_ptr<GetCall>& call, const std::shared_ptr<LiveCache>& live,
                const Error& otherwise) {
     if (live == nullptr) {
       Count([](ObjectNodeCounters& c) { ++c.get_misses; });
-      reply->Fail(index, otherwise);
+      reply->Fail(asked.index, otherwise);
       call->Finished();
       return;
     }
-    call->Add(live->Get(context, key, index, reply, [call] { call->Finished(); }));
+    call->Add(live->Get(context, asked.key, asked.num_blocks, asked.index, reply,
+                        [call] { call->Finished(); }));
   }
 
   const ObjectNodeOptions options_;

@@ -7,8 +7,6 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "connector/put_container.h"
-#include "connector/store_source.h"
 
 namespace kvik::connector {
 namespace {
@@ -16,8 +14,8 @@ namespace {
 // Sends an object once the peer wants it.
 class PutSender final : public transfer::PutSink {
  public:
-  PutSender(transfer::SharedBytes prefix, transfer::SharedBytes object, ObjectTarget::Stored done)
-      : parts_{std::move(prefix), std::move(object)}, done_(std::move(done)) {}
+  PutSender(transfer::SharedBytes object, ObjectTarget::Stored done)
+      : object_(std::move(object)), done_(std::move(done)) {}
 
   void OnAnswer(transfer::PutAnswer answer,
                 const std::shared_ptr<transfer::PutHandle>& put) override KVIK_EXCLUDES(mutex_) {
@@ -44,28 +42,22 @@ class PutSender final : public transfer::PutSink {
   void Send() KVIK_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (handle_ != nullptr) {
-      if (part_ == 2) {
+      if (at_ == object_.size_bytes()) {
         std::exchange(handle_, nullptr)->Commit();
         return;
       }
-      const transfer::SharedBytes& part = parts_[part_];
-      const size_t size = std::min(kPieceBytes, part.size_bytes() - at_);
-      if (size > 0 && handle_->Append(part.Slice(at_, size)) != transfer::SendResult::kTaken) {
+      const size_t size = std::min(kPieceBytes, object_.size_bytes() - at_);
+      if (handle_->Append(object_.Slice(at_, size)) != transfer::SendResult::kTaken) {
         return;
       }
       at_ += size;
-      if (at_ == part.size_bytes()) {
-        ++part_;
-        at_ = 0;
-      }
     }
   }
 
-  const transfer::SharedBytes parts_[2];
+  const transfer::SharedBytes object_;
   const ObjectTarget::Stored done_;
   Mutex mutex_;
   std::shared_ptr<transfer::PutHandle> handle_ KVIK_GUARDED_BY(mutex_);  // while there is more
-  size_t part_ KVIK_GUARDED_BY(mutex_) = 0;
   size_t at_ KVIK_GUARDED_BY(mutex_) = 0;
 };
 
@@ -94,10 +86,13 @@ void PeerSource::Lookup(const transfer::LookupRequest& request, int64_t deadline
                   });
 }
 
-std::shared_ptr<transfer::CallHandle> PeerSource::Get(const kv::ObjectKey& key, int64_t deadline_us,
+std::shared_ptr<transfer::CallHandle> PeerSource::Get(const kv::ObjectKey& key, int32_t num_blocks,
+                                                      int64_t deadline_us,
                                                       std::shared_ptr<transfer::GetSink> sink,
                                                       uint8_t priority) {
-  return client_->Get({.keys = {key}, .tenant = tenant_}, deadline_us, std::move(sink), priority);
+  return client_->Get(
+      {.keys = {key}, .tenant = tenant_, .num_blocks = {static_cast<uint32_t>(num_blocks)}},
+      deadline_us, std::move(sink), priority);
 }
 
 void PeerSource::Discard(const kv::ObjectKey& key) {
@@ -120,23 +115,12 @@ std::optional<control::MachineSpeeds> PeerSource::sender_speeds() const {
 }
 
 void PeerSource::Put(NewObject object, int64_t deadline_us, Stored done) {
-  store::ObjectMeta meta;
-  meta.key = ToStoreKey(object.info.key, store::TenantId::FromName(tenant_));
-  meta.quality = object.info.quality;
-  meta.parent = object.parent;
-  meta.blocks = std::move(object.blocks);
-  if (const auto fits = meta.Check(); !fits.has_value()) {
-    done(fits.error());
-    return;
-  }
-  auto prefix = transfer::SharedBytes::Own(PutPrefix(meta));
   transfer::PutRequest request;
   request.info = object.info;
-  request.info.size_bytes = prefix.size_bytes() + object.bytes.size_bytes();
+  request.info.size_bytes = object.bytes.size_bytes();
   request.tenant = tenant_;
-  client_->Put(
-      request, deadline_us,
-      std::make_shared<PutSender>(std::move(prefix), std::move(object.bytes), std::move(done)));
+  client_->Put(request, deadline_us,
+               std::make_shared<PutSender>(std::move(object.bytes), std::move(done)));
 }
 
 std::vector<std::byte> HelloExtra(const control::MachineSpeeds& speeds) {

@@ -308,6 +308,64 @@ TEST_F(Peers, ResidentBlocksThatNobodyKeptAreServedToo) {
   decode.engine->CheckIdle();
 }
 
+// Whatever of the prompt is here already is not sent again, wherever chunks begin and end.
+TEST_F(Peers, OnlyTheBlocksThatAreLackingAreSent) {
+  ConnectorOptions options;
+  options.kv_profile = "raw";
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options);
+  prefill.engine->Submit(RequestOf(1, 11));
+  Drain();
+  decode.engine->Submit(RequestOf(1, 6));  // one chunk and a half
+  Drain();
+  decode.engine->Submit(RequestOf(1, 11, "prefill"));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 5);
+  EXPECT_EQ(decode.connector->counters().loads, 2);
+  const size_t block_bytes = ToyGeometry().bytes_per_block();
+  EXPECT_EQ(decode.connector->counters().loaded_raw_bytes, 5 * block_bytes);
+  EXPECT_LT(decode.connector->counters().loaded_wire_bytes, 6 * block_bytes);
+  ExpectSameBits(*prefill.engine, *decode.engine, RequestOf(1, 11));
+  Drain();
+  // Holes anywhere.
+  Rng rng(7);
+  for (int round = 0; round < 10; ++round) {
+    SCOPED_TRACE(round);
+    const size_t holes = 1 + rng.Below(10);
+    decode.engine->Evict(holes);
+    const ConnectorCounters before = decode.connector->counters();
+    decode.engine->stats = {};
+    decode.engine->Submit(RequestOf(1, 11, "prefill"));
+    DrainEngine(decode);
+    EXPECT_EQ(decode.engine->stats.arrived_blocks, static_cast<int64_t>(holes));
+    EXPECT_EQ(decode.connector->counters().loaded_raw_bytes - before.loaded_raw_bytes,
+              holes * block_bytes);
+    ExpectSameBits(*prefill.engine, *decode.engine, RequestOf(1, 11));
+    Drain();
+  }
+  EXPECT_EQ(decode.connector->counters().failed_loads, 0);
+}
+
+// The object that is stored under the name has more blocks than are asked for: they are encoded.
+TEST_F(Peers, APartOfWhatIsStoredIsEncodedFromLiveBlocks) {
+  ConnectorOptions options;
+  options.kv_profile = "raw";
+  Node& prefill = AddEngine("prefill", options, /*with_store=*/true);
+  Node& decode = AddEngine("decode", options);
+  prefill.engine->Submit(RequestOf(1, 8));
+  Drain();
+  EXPECT_EQ(prefill.connector->counters().stored_objects, 2);
+  decode.engine->Submit(RequestOf(1, 3));
+  Drain();
+  decode.engine->Submit(RequestOf(1, 8, "prefill"));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 5);
+  EXPECT_EQ(decode.connector->counters().loaded_raw_bytes, 5 * ToyGeometry().bytes_per_block());
+  EXPECT_EQ(decode.connector->counters().failed_loads, 0);
+  ExpectSameBits(*prefill.engine, *decode.engine, RequestOf(1, 8));
+  Drain();
+}
+
 TEST_F(Peers, WhatWasApproximatedOnceIsNotApproximatedAgain) {
   ConnectorOptions options;
   options.kv_profile = "quarot-4";

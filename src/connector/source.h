@@ -32,9 +32,10 @@ class ObjectSource {
   using Found = std::function<void(Result<std::vector<transfer::FoundObject>>)>;
   virtual void Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) = 0;
 
-  // One object. The sink hears index 0 only. The handle ends it early; it may be null when it is
-  // over already.
-  virtual std::shared_ptr<transfer::CallHandle> Get(const kv::ObjectKey& key, int64_t deadline_us,
+  // One object; of live KV: encoded of `num_blocks` blocks, the last one the key's. The sink hears
+  // index 0 only. The handle ends it early; it may be null when it is over already.
+  virtual std::shared_ptr<transfer::CallHandle> Get(const kv::ObjectKey& key, int32_t num_blocks,
+                                                    int64_t deadline_us,
                                                     std::shared_ptr<transfer::GetSink> sink,
                                                     uint8_t priority) = 0;
 
@@ -54,7 +55,7 @@ inline constexpr uint64_t kAnyProfile = 0;
 // An object to store. Bytes are shared, not copied.
 struct NewObject {
   kv::ObjectInfo info;
-  // Of all its blocks, in order, and of the block before the first one.
+  // As its head says: of all its blocks, in order, and of the block before the first one.
   std::vector<kv::BlockHash> blocks;
   kv::BlockHash parent;
   transfer::SharedBytes bytes;

@@ -75,7 +75,7 @@ void StoreSource::Lookup(const transfer::LookupRequest& request, int64_t deadlin
 }
 
 std::shared_ptr<transfer::CallHandle> StoreSource::Get(const kv::ObjectKey& key,
-                                                       int64_t deadline_us,
+                                                       int32_t /*num_blocks*/, int64_t deadline_us,
                                                        std::shared_ptr<transfer::GetSink> sink,
                                                        uint8_t /*priority*/) {
   auto handle = std::make_shared<Cancelled>();

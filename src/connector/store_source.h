@@ -21,7 +21,8 @@ class StoreSource final : public ObjectSource, public ObjectTarget {
 
   [[nodiscard]] std::string name() const override { return "store"; }
   void Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) override;
-  std::shared_ptr<transfer::CallHandle> Get(const kv::ObjectKey& key, int64_t deadline_us,
+  std::shared_ptr<transfer::CallHandle> Get(const kv::ObjectKey& key, int32_t num_blocks,
+                                            int64_t deadline_us,
                                             std::shared_ptr<transfer::GetSink> sink,
                                             uint8_t priority) override;
   void Discard(const kv::ObjectKey& key) override;

@@ -403,9 +403,10 @@ class StorerImpl final : public Storer, public std::enable_shared_from_this<Stor
     }
     const ChunkPages pages{&geometry, arena, gather->first_block, ids};
     const int64_t begin_us = clock_.NowMicros();
+    const ObjectHead head{gather->key, gather->parent, gather->hashes, quality};
     auto bytes = [&] {
       ScratchPool::Loan scratch = scratch_.Take();
-      return EncodeChunk(*gather->profile->codec, pages, *scratch);
+      return EncodeChunk(*gather->profile->codec, head, pages, *scratch);
     }();
     const int64_t took_us = clock_.NowMicros() - begin_us;
     blocks.clear();

@@ -144,9 +144,13 @@ Result<Payload> Encode(const GetRequest& request) {
   KVIK_TRY(CheckTenant(request.tenant));
   KVIK_TRY(CheckCount(request.keys.size(), kMaxGetObjects, "objects"));
   Payload payload;
+  payload.reserve(64 + request.tenant.size() + (kKeyBytes + 4) * request.keys.size());
   PayloadWriter writer(payload);
   writer.PutText(request.tenant);
   PutKeys(writer, request.keys);
+  for (size_t i = 0; i < request.keys.size(); ++i) {
+    writer.Put(i < request.num_blocks.size() ? request.num_blocks[i] : uint32_t{0});
+  }
   return payload;
 }
 
@@ -155,17 +159,35 @@ Result<GetRequest> DecodeGetRequest(std::span<const std::byte> bytes) {
   GetRequest request;
   request.tenant = reader.GetText(kMaxTenantBytes);
   request.keys = GetKeys(reader);
+  request.num_blocks.resize(request.keys.size());
+  for (uint32_t& blocks : request.num_blocks) {
+    blocks = reader.Get<uint32_t>();
+    if (blocks > static_cast<uint32_t>(kMaxBlocks)) {
+      reader.Fail();
+    }
+  }
   KVIK_TRY(reader.Done("a get"));
   return request;
 }
 
 Result<Payload> Encode(const RemoveRequest& request) {
-  return Encode(GetRequest{request.keys, request.tenant});
+  KVIK_TRY(CheckTenant(request.tenant));
+  KVIK_TRY(CheckCount(request.keys.size(), kMaxGetObjects, "objects"));
+  Payload payload;
+  payload.reserve(64 + request.tenant.size() + (kKeyBytes + 4) * request.keys.size());
+  PayloadWriter writer(payload);
+  writer.PutText(request.tenant);
+  PutKeys(writer, request.keys);
+  return payload;
 }
 
 Result<RemoveRequest> DecodeRemoveRequest(std::span<const std::byte> bytes) {
-  KVIK_ASSIGN(GetRequest request, DecodeGetRequest(bytes));
-  return RemoveRequest{std::move(request.keys), std::move(request.tenant)};
+  PayloadReader reader(bytes);
+  RemoveRequest request;
+  request.tenant = reader.GetText(kMaxTenantBytes);
+  request.keys = GetKeys(reader);
+  KVIK_TRY(reader.Done("a removal"));
+  return request;
 }
 
 Result<Payload> Encode(const PutRequest& request) {

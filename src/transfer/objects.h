@@ -55,6 +55,9 @@ struct GetRequest {
   // not.
   std::vector<kv::ObjectKey> keys;
   std::string tenant;
+  // Of how many blocks each is to be made, the last one the key's: what the reader lacks. 0, or
+  // nothing given: as the node has it or would cut it. What is made already is sent whole.
+  std::vector<uint32_t> num_blocks = {};
 };
 
 struct PutRequest {

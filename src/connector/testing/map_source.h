@@ -29,7 +29,7 @@ struct MapFaults {
   double get_silence = 0;
   double get_truncated = 0;
   double get_flipped = 0;
-  double get_swapped = 0;  // an object of another length or profile under the same name
+  double get_swapped = 0;  // another object under the same name
   double put_error = 0;
   int64_t longest_delay_us = 0;
 };
@@ -85,7 +85,8 @@ class MapSource final : public ObjectSource, public ObjectTarget {
     Later(Delay(), [done, found] { done(found); });
   }
 
-  std::shared_ptr<transfer::CallHandle> Get(const kv::ObjectKey& key, int64_t deadline_us,
+  std::shared_ptr<transfer::CallHandle> Get(const kv::ObjectKey& key, int32_t /*num_blocks*/,
+                                            int64_t deadline_us,
                                             std::shared_ptr<transfer::GetSink> sink,
                                             uint8_t /*priority*/) override {
     ++gets;
@@ -100,13 +101,7 @@ class MapSource final : public ObjectSource, public ObjectTarget {
       return call;
     }
     if (Chance(faults.get_swapped)) {
-      // Another length or profile: only a store can tell apart what differs in content alone.
-      const auto other =
-          std::next(objects_.begin(), static_cast<ptrdiff_t>(rng_.Below(objects_.size())));
-      if (other->first.profile_hash != key.profile_hash ||
-          other->second.info.num_blocks != found->second.info.num_blocks) {
-        found = other;
-      }
+      found = std::next(objects_.begin(), static_cast<ptrdiff_t>(rng_.Below(objects_.size())));
     }
     kv::ObjectInfo info = objects_.at(key).info;
     std::vector<std::byte> bytes = found->second.bytes;
