@@ -3,6 +3,7 @@
 // where the arms of a library change places.
 //
 //   control_bench [--profiles FOLDER] [--seeds N] [--scale S] [--mismatch SHARE] [--only SUBSTRING]
+//                 [--policy SUBSTRING]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +31,8 @@ struct Options {
   int seeds = 20;
   double scale = 0.25;  // a core of an older machine, and other work on it
   double mismatch = StudyOptions().mismatch;
-  std::string only;
+  std::string only;    // cases whose name has it
+  std::string policy;  // of policies, likewise
 };
 
 void PrintRegret(const Options& options, const codec::ProfileLibrary& library,
@@ -58,6 +60,9 @@ void PrintRegret(const Options& options, const codec::ProfileLibrary& library,
                 "late", "poor");
     double oracle_late = 0;
     for (const Policy& policy : testing::StudyPolicies()) {
+      if (policy.name.find(options.policy) == std::string::npos) {
+        continue;
+      }
       StudyResult all;
       double worst = 0;
       for (int seed = 1; seed <= options.seeds; ++seed) {
@@ -176,6 +181,8 @@ int Main(int argc, char** argv) {
       options.mismatch = std::atof(argv[i + 1]);
     } else if (std::strcmp(argv[i], "--only") == 0) {
       options.only = argv[i + 1];
+    } else if (std::strcmp(argv[i], "--policy") == 0) {
+      options.policy = argv[i + 1];
     } else {
       std::fprintf(stderr, "control_bench: %s is not an option\n", argv[i]);
       return 2;

@@ -29,6 +29,7 @@ ControllerOptions ControllerOptions::Published() {
   options.residual_alpha = 0.2;
   options.scope = Scope::kInterval;
   options.learn_speeds = false;
+  options.stage_noise = 0;
   options.forget_decisions = 0;
   options.neighbours = 1;
   options.all_candidates = false;
@@ -100,7 +101,7 @@ Controller::Estimate Controller::EstimateOf(int32_t arm, int32_t quality_class, 
   estimate.predicted_us = PathUs(t, options_.overlap, frames);
   t.encode_us *= encode_.Expected(static_cast<size_t>(arm), decisions_);
   t.decode_us *= decode_.Expected(static_cast<size_t>(arm), decisions_);
-  const double path_us = PathUs(t, options_.overlap, frames);
+  const double path_us = MeanPathUs(t, options_.overlap, frames, options_.stage_noise);
   const Residual& residual = residuals_[ResidualIndex(arm, quality_class, length, interval)];
   estimate.expected_us =
       std::max(kLeastShare * path_us,

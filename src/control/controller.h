@@ -45,6 +45,9 @@ struct ControllerOptions {
   // Speeds of stages, from the times that observations have of them.
   bool learn_speeds = true;
   SpeedNoise speed_noise;
+  // How far a stage of one transfer is off what is expected of it: its own noise, and what is not
+  // known of the machine, the arm and the link (MeanPathUs).
+  double stage_noise = 0.25;
   // A residual counts half after so many decisions without a use; 0: it counts for ever.
   double forget_decisions = 200;
 
@@ -54,7 +57,7 @@ struct ControllerOptions {
   // With this chance a candidate is drawn, of those that are expected to take at most
   // explore_within times the least.
   double epsilon = 0.1;
-  double explore_within = 1.1;
+  double explore_within = 1.05;
 
   // More than `late_allowed` of an arm's last `late_window` uses beyond their budget although they
   // were expected in time: it sits out the next `cooldown` decisions.

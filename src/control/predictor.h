@@ -60,6 +60,12 @@ struct StageTimes {
   return t.fixed_us + slowest - t.produce_us + (sum - slowest) / frames;
 }
 
+// The mean of PathUs when every stage's time is off by about `noise` of itself (standard
+// deviation), each for itself. Stages that run at the same time wait for the slowest, and of two
+// that take equally long one is always slower than expected: such a path takes longer than PathUs
+// says, by some 0.56 noise of it. Serial: PathUs. `produce_us` counts as certain.
+[[nodiscard]] double MeanPathUs(const StageTimes& t, Overlap overlap, double frames, double noise);
+
 // What one arm costs at one length. Per byte of raw KV.
 struct ArmCost {
   double wire_bytes = 1;  // on the wire for a byte of KV: 1 / ratio

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "base/rng.h"
 #include "control/lengths.h"
@@ -134,6 +135,49 @@ TEST(Predictor, AFixedCostMakesShortPromptsGoRaw) {
   };
   EXPECT_GT(us(cost, 5e5), us(raw, 5e5));
   EXPECT_LT(us(cost, 5e6), us(raw, 5e6));
+}
+
+double LogNormalOf(Rng& rng, double sigma) {
+  const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
+  const double normal = radius * std::cos(2 * std::numbers::pi * rng.Uniform());
+  return std::exp(sigma * normal - sigma * sigma / 2);
+}
+
+TEST(Predictor, TheMeanPathIsTheMeanOfNoisyPaths) {
+  constexpr uint64_t kSeed = 7;
+  SCOPED_TRACE(kSeed);
+  Rng rng(kSeed);
+  for (int round = 0; round < 60; ++round) {
+    StageTimes t;
+    t.fixed_us = 100 * rng.Uniform();
+    t.produce_us = rng.Below(2) == 0 ? 0 : 1000 * rng.Uniform();
+    t.encode_us = 1000 * rng.Uniform();
+    t.wire_us = 200 + 1000 * rng.Uniform();
+    t.decode_us = 1000 * rng.Uniform();
+    const double frames = static_cast<double>(rng.Range(1, 100));
+    const double noise = 0.3 * rng.Uniform();
+    double sum = 0;
+    constexpr int kDraws = 20'000;
+    for (int i = 0; i < kDraws; ++i) {
+      StageTimes noisy = t;
+      noisy.encode_us *= LogNormalOf(rng, noise);
+      noisy.wire_us *= LogNormalOf(rng, noise);
+      noisy.decode_us *= LogNormalOf(rng, noise);
+      sum += PathUs(noisy, Overlap::kPipelined, frames);
+    }
+    const double whole = sum / kDraws + t.produce_us;
+    EXPECT_NEAR(MeanPathUs(t, Overlap::kPipelined, frames, noise) + t.produce_us, whole,
+                0.015 * whole)
+        << round;
+  }
+}
+
+TEST(Predictor, TheMeanPathIsThePathWithoutNoiseOrOverlap) {
+  const StageTimes t{.fixed_us = 10, .encode_us = 500, .wire_us = 510, .decode_us = 490};
+  EXPECT_DOUBLE_EQ(MeanPathUs(t, Overlap::kPipelined, 10, 0), PathUs(t, Overlap::kPipelined, 10));
+  EXPECT_DOUBLE_EQ(MeanPathUs(t, Overlap::kSerial, 10, 0.2), PathUs(t, Overlap::kSerial, 10));
+  // Three equal stages: one of them is always late.
+  EXPECT_GT(MeanPathUs(t, Overlap::kPipelined, 10, 0.2), 1.1 * PathUs(t, Overlap::kPipelined, 10));
 }
 
 }  // namespace

@@ -49,13 +49,13 @@ class Regret : public ::testing::TestWithParam<Case> {
   std::optional<ArmTable> table_;
 };
 
-// Over 20 worlds: all transfers together take at most 5 % longer than with an oracle that knows the
-// noise of each, and a request 5.5 % on average; no poor arm ever; late at most 2 points more often
-// than the oracle; and better than what is simpler.
+// Over 20 worlds: a request takes on average at most 5 % longer than with an oracle that knows the
+// noise of each transfer, and so do all together; no poor arm ever; late at most 2 points more
+// often than the oracle; and better than what is simpler.
 TEST_P(Regret, IsSmallAndSimplerRulesHaveMore) {
   const StudyResult full = Run({});
   EXPECT_LE(full.TotalRegret(), 0.05);
-  EXPECT_LE(full.MeanRegret(), 0.055);
+  EXPECT_LE(full.MeanRegret(), 0.05);
   EXPECT_EQ(full.poor, 0);
   EXPECT_LE(full.LateShare(), full.OracleLateShare() + 0.02);
 
@@ -85,7 +85,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"smollm2-135m", World::kSteps, Form::kPoolRead, Overlap::kPipelined, 600},
         Case{"smollm2-135m", World::kSteps, Form::kHandOver, Overlap::kPipelined, 600},
         Case{"smollm2-135m", World::kSteps, Form::kHandOver, Overlap::kSerial, 600},
-        Case{"qwen2.5-coder-0.5b", World::kSteps, Form::kPoolRead, Overlap::kPipelined, 600}));
+        Case{"qwen2.5-coder-0.5b", World::kDrop, Form::kPoolRead, Overlap::kPipelined, 300},
+        Case{"qwen2.5-coder-0.5b", World::kSteps, Form::kPoolRead, Overlap::kPipelined, 600},
+        Case{"qwen2.5-coder-0.5b", World::kSteps, Form::kHandOver, Overlap::kPipelined, 600},
+        Case{"qwen2.5-coder-0.5b", World::kSteps, Form::kHandOver, Overlap::kSerial, 600}));
 
 TEST(RegretStudy, TheSameSeedGivesTheSameWorldAndChoices) {
   const codec::ProfileLibrary library =

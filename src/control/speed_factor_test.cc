@@ -57,5 +57,32 @@ TEST(SpeedFactors, ASlowArmIsForgivenWithTime) {
   EXPECT_LT(factors.Expected(1, 2000), then / 1.5);
 }
 
+TEST(SpeedFactors, WhatIsSeenLaterCorrectsWhatWasBlamedOnAnArm) {
+  SpeedFactors factors(4, {});
+  // The first observation: arm 0 takes twice as long. The machine or the arm?
+  factors.Observe(0, 2, 1);
+  const double blamed = factors.Expected(1, 1);
+  EXPECT_GT(blamed, 1.05);
+  EXPECT_LT(blamed, 1.9);
+  // The other arms are as the table says: it was arm 0.
+  for (uint64_t i = 2; i <= 40; ++i) {
+    factors.Observe(1 + i % 2, 1, i);
+  }
+  EXPECT_NEAR(factors.Expected(3, 40), 1, 0.1);
+  EXPECT_GT(factors.Expected(0, 40), 1.15);  // and is believed though it was used once
+}
+
+TEST(SpeedFactors, ExpectationsAgeWithoutSteps) {
+  SpeedFactors factors(2, {});
+  for (uint64_t i = 1; i <= 50; ++i) {
+    factors.Observe(0, 3, i);
+    factors.Observe(1, 1, i);
+  }
+  for (uint64_t now = 50; now < 400; ++now) {
+    EXPECT_NEAR(factors.Expected(0, now + 1) / factors.Expected(0, now), 1, 0.01) << now;
+    EXPECT_LE(factors.Expected(0, now + 1), factors.Expected(0, now) * 1.005) << now;
+  }
+}
+
 }  // namespace
 }  // namespace kvik::control
