@@ -77,6 +77,7 @@ ChunkLoad::Act ChunkLoad::Settle() {
     if (!stopped_) {
       outcome_.fidelity = tally_.fidelity();
       outcome_.dropped = std::move(tally_.dropped());
+      outcome_.bytes = std::move(kept_);
     }
   }
   return act;
@@ -243,6 +244,9 @@ void ChunkLoad::Cut() {
     }
     for (transfer::SharedBytes& piece : pieces) {
       std::span<const std::byte> rest = piece.span();
+      if (spec_.keep_bytes) {
+        kept_.insert(kept_.end(), rest.begin(), rest.end());
+      }
       if (!identified_) {
         const auto head = Identify(rest);
         MutexLock lock(mutex_);
@@ -252,6 +256,7 @@ void ChunkLoad::Cut() {
         }
         if (head->has_value()) {
           outcome_.quality = WorseOf(outcome_.quality, (*head)->source);
+          outcome_.parent = (*head)->parent;
         }
       }
       reader_.Feed(rest);

@@ -34,6 +34,7 @@ struct ChunkLoadSpec {
   int32_t first_block = 0;
   std::vector<BlockId> blocks;        // of the whole object; kNoBlock where it is not wanted
   std::vector<kv::BlockHash> hashes;  // of the same
+  bool keep_bytes = false;            // for ChunkOutcome::bytes
 };
 
 struct ChunkOutcome {
@@ -44,6 +45,8 @@ struct ChunkOutcome {
   kv::BlockQuality quality;  // the worse of what the sender and the object's head say
   codec::Fidelity fidelity = codec::Fidelity::kExact;  // as the frames say
   std::vector<kv::DroppedTokens> dropped;              // by layer
+  kv::BlockHash parent;                                // as the head says
+  std::vector<std::byte> bytes;  // of the object as it came, if they are to be kept
   uint64_t wire_bytes = 0;
   int64_t decode_us = 0;        // of all threads
   transfer::ObjectTimes times;  // at the sender
@@ -100,6 +103,7 @@ class ChunkLoad final : public transfer::GetSink, public std::enable_shared_from
   std::shared_ptr<transfer::CallHandle> call_ KVIK_GUARDED_BY(mutex_);
   std::vector<transfer::SharedBytes> incoming_ KVIK_GUARDED_BY(mutex_);
   // Of the one task that cuts.
+  std::vector<std::byte> kept_;
   std::vector<std::byte> front_;  // of the object, until its head is whole
   bool identified_ = false;       // it is the one that was asked for
   codec::StreamReader reader_;

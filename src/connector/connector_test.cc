@@ -325,6 +325,122 @@ TEST(ConnectorTest, TheSmallestEncodingThatIsGoodEnoughIsLoaded) {
   }
 }
 
+ConnectorOptions LoadingIsWorthIt(ConnectorOptions options) {
+  options.compute.token_us = 100'000;
+  return options;
+}
+
+// Ten blocks in three objects, which two requests lack.
+struct TwoLack : Rig {
+  explicit TwoLack(const ConnectorOptions& options = {}) : Rig(LoadingIsWorthIt(options)) {
+    engine->Submit(RequestOf(Prompt(1, 10)));
+    Drain();
+    engine->Evict(100);
+    engine->stats = {};
+  }
+  // The first one's loads are under way and the second one waits for them.
+  void SubmitBoth() {
+    first = engine->Submit(RequestOf(Prompt(1, 10)));
+    second = engine->Submit(RequestOf(Prompt(1, 10)));
+    Settle();  // the look-ups
+    source->faults.longest_delay_us = 100'000;
+    engine->Step();
+    EXPECT_EQ(connector->counters().loads, 3);
+    EXPECT_EQ(connector->counters().shared_loads, 3);
+  }
+  void ExpectNothingIsLeft() {
+    engine->CheckIdle();
+    EXPECT_EQ(connector->counters().loading_blocks, 0);
+    EXPECT_EQ(connector->counters().open_tickets, 0);
+    EXPECT_EQ(connector->counters().held_blocks, 0);
+  }
+  kv::TicketId first = 0;
+  kv::TicketId second = 0;
+};
+
+TEST(ConnectorTest, TwoRequestsThatLackTheSameBlocksLoadThemOnce) {
+  TwoLack rig;
+  const int64_t gets = rig.source->gets;
+  rig.SubmitBoth();
+  rig.Drain();
+  EXPECT_EQ(rig.source->gets - gets, 3);
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 20);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 0);
+  const ConnectorCounters counters = rig.connector->counters();
+  EXPECT_EQ(counters.shared_blocks, 10);
+  EXPECT_EQ(counters.loaded_raw_bytes, 10 * ToyGeometry().bytes_per_block());
+  rig.ExpectNothingIsLeft();
+}
+
+// What one of them has still to ask for is shared, too.
+TEST(ConnectorTest, LongLoadsAreSharedChunkByChunk) {
+  ConnectorOptions options;
+  options.max_loads_in_flight = 1;
+  Rig rig(LoadingIsWorthIt(options));
+  rig.engine->Submit(RequestOf(Prompt(1, 40)));
+  rig.Drain();
+  rig.engine->Evict(100);
+  rig.engine->stats = {};
+  rig.source->faults.longest_delay_us = 20'000;
+  const int64_t gets = rig.source->gets;
+  rig.engine->Submit(RequestOf(Prompt(1, 40)));
+  rig.engine->Submit(RequestOf(Prompt(1, 36)));
+  rig.Drain();
+  EXPECT_EQ(rig.source->gets - gets, 10);
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 76);
+  EXPECT_EQ(rig.connector->counters().shared_blocks, 36);
+}
+
+TEST(ConnectorTest, WhenTheLoadingRequestIsAbortedTheOtherLoadsItself) {
+  TwoLack rig;
+  rig.SubmitBoth();
+  rig.engine->Abort(rig.first);
+  rig.Drain();
+  EXPECT_EQ(rig.connector->counters().loads, 6);
+  EXPECT_EQ(rig.engine->stats.finished, 1);
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 10);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 0);
+  rig.ExpectNothingIsLeft();
+}
+
+TEST(ConnectorTest, WhenTheWaitingRequestIsAbortedTheOtherGoesOn) {
+  TwoLack rig;
+  rig.SubmitBoth();
+  rig.engine->Abort(rig.second);
+  rig.Drain();
+  EXPECT_EQ(rig.connector->counters().loads, 3);
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 10);
+  EXPECT_EQ(rig.connector->counters().shared_blocks, 0);
+  rig.ExpectNothingIsLeft();
+}
+
+TEST(ConnectorTest, WhenASharedLoadFailsTheOtherTriesItself) {
+  TwoLack rig;
+  rig.source->faults.get_error = 1;
+  rig.SubmitBoth();
+  rig.source->faults.get_error = 0;
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.finished, 2);
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 10);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 10);
+  rig.ExpectNothingIsLeft();
+}
+
+TEST(ConnectorTest, ASharedLoadThatFallsSilentHoldsNobodyUpForLong) {
+  ConnectorOptions options;
+  options.load_timeout_us = 300'000;
+  TwoLack rig(options);
+  rig.source->faults.get_silence = 1;
+  rig.SubmitBoth();
+  const int64_t begin_us = rig.clock.NowMicros();
+  rig.Drain();
+  EXPECT_LT(rig.clock.NowMicros() - begin_us, 2'000'000);
+  EXPECT_EQ(rig.engine->stats.finished, 2);
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 0);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 20);
+  rig.ExpectNothingIsLeft();
+}
+
 TEST(ConnectorTest, DamageIsAMissAndTheObjectGoes) {
   Rig rig;
   rig.engine->Submit(RequestOf(Prompt(1, 4)));
@@ -502,6 +618,8 @@ TEST(ConnectorTest, AnythingMayGoWrong) {
               rig.engine->stats.not_coming_blocks);
     EXPECT_GT(submitted, 100);
     EXPECT_GT(counters.arrived_blocks, 50);
+    EXPECT_GT(counters.shared_loads, 0);
+    EXPECT_GT(counters.shared_blocks, 0);
     EXPECT_GT(counters.failed_blocks, 10);
     EXPECT_GT(counters.damaged_objects, 3);
     EXPECT_GT(counters.stored_objects, 20);

@@ -152,7 +152,7 @@ void Core::Detach() {
     if (std::exchange(detached_, true)) {
       return;
     }
-    for (const LoadJobPtr& job : running_) {
+    for (const auto& [job, owner] : running_) {
       if (job->load != nullptr) {
         cancel.push_back(job->load);
       }
@@ -226,6 +226,7 @@ void Core::Ask(const kv::LoadRequest& request) {
   facts.quality = request.quality;
   facts.workload = request.workload.empty() ? options_.default_workload : request.workload;
   facts.slo_end_us = request.slo_ttft_us > 0 ? request.submitted_us + request.slo_ttft_us : 0;
+  ticket->resident = request.resident;
   for (const kv::BlockRange& range : request.resident) {
     ticket->resident_blocks += range.num_blocks;
   }
@@ -291,6 +292,7 @@ void Core::Ask(const kv::LoadRequest& request) {
 void Core::OnFound(const TicketPtr& ticket, size_t source,
                    Result<std::vector<transfer::FoundObject>> found) {
   std::vector<kv::ObjectKey> known;
+  std::vector<kv::ObjectKey> prefetch;
   {
     MutexLock lock(mutex_);
     KVIK_CHECK(ticket->answers_missing > 0);
@@ -319,12 +321,20 @@ void Core::OnFound(const TicketPtr& ticket, size_t source,
     } else if (!any) {
       Fail(*ticket, source, Err(ErrorCode::kNotFound, "it has none of the request's KV"));
     }
+    if (any && sources_[source]->shared() == store_source_) {
+      prefetch = ToPrefetch(*ticket, source);
+    }
     if (ticket->answers_missing == 0) {
       counters_.found_blocks += FoundBlocks(*ticket);
       if (!ticket->failed) {
         events_->Push(kv::Answered{ticket->id});
       }
     }
+  }
+  // When too many wait already these are read when they are asked for.
+  if (!prefetch.empty() && store_source_->Prefetch(prefetch)) {
+    MutexLock lock(mutex_);
+    counters_.prefetched_objects += static_cast<int64_t>(prefetch.size());
   }
   if (storer_ != nullptr) {
     for (const kv::ObjectKey& key : known) {
@@ -333,17 +343,76 @@ void Core::OnFound(const TicketPtr& ticket, size_t source,
   }
 }
 
+// What an object that was found is worth to this request.
+kv::BlockQuality Core::QualityOf(const Ticket& ticket, const kv::ObjectInfo& info) const {
+  const CodecProfile* const profile = profiles_->FindHash(info.key.profile_hash);
+  return profile == nullptr
+             ? info.quality
+             : QualityFor(*profile, info.quality, profile->QualityFor(ticket.facts.workload));
+}
+
+// Objects that `source` has on a disk: while the request waits they can come nearer. Which encoding
+// will be chosen is not known yet; of each chunk it is likely the one that costs least.
+std::vector<kv::ObjectKey> Core::ToPrefetch(const Ticket& ticket, size_t source) {
+  struct Best {
+    const transfer::FoundObject* found = nullptr;
+    double cost_us = 0;
+  };
+  std::unordered_map<kv::ContentKey, Best, kv::ContentKeyHash> cheapest;
+  SourceState& state = *sources_[source];
+  static_cast<void>(state.Controller(/*live=*/false));  // prices are its
+  for (const FoundAt& at : ticket.found) {
+    const kv::ObjectInfo& info = at.found.info;
+    const CodecProfile* const profile = profiles_->FindHash(info.key.profile_hash);
+    if (at.source != source || profile == nullptr ||
+        !ticket.facts.quality.Accepts(QualityOf(ticket, info))) {
+      continue;
+    }
+    const auto end = static_cast<int32_t>(at.found.hash_index) + 1;
+    const kv::BlockRange range{end - info.num_blocks, info.num_blocks};
+    const bool resident =
+        std::any_of(ticket.resident.begin(), ticket.resident.end(), [&](const kv::BlockRange& run) {
+          return run.first_block <= range.first_block && run.end_block() >= range.end_block();
+        });
+    if (resident) {
+      continue;
+    }
+    const double raw_bytes = static_cast<double>(info.num_blocks) *
+                             static_cast<double>(host_.geometry->bytes_per_block());
+    const int64_t tokens = int64_t{info.num_blocks} * host_.block_size_tokens;
+    const double cost_us = static_cast<double>(info.size_bytes) * state.goodput.us_per_byte() +
+                           state.Price(/*live=*/false, *profile, tokens, raw_bytes).decode_us;
+    Best& best = cheapest[info.key.last_block.content];
+    if (best.found == nullptr || cost_us < best.cost_us) {
+      best = {&at.found, cost_us};
+    }
+  }
+  std::vector<const transfer::FoundObject*> chosen;
+  for (const auto& [key, best] : cheapest) {
+    if (best.found->info.tier == kv::ObjectTier::kDisk) {
+      chosen.push_back(best.found);
+    }
+  }
+  std::sort(chosen.begin(), chosen.end(),
+            [](const auto* a, const auto* b) { return a->hash_index > b->hash_index; });
+  // From the tail, as they will be asked for. If the request does not wait, the first few are being
+  // read already: reading ahead of those is of more use.
+  const size_t first_few =
+      std::min(chosen.size(), static_cast<size_t>(std::max(options_.max_loads_in_flight, 0)));
+  std::rotate(chosen.begin(), chosen.begin() + static_cast<ptrdiff_t>(first_few), chosen.end());
+  std::vector<kv::ObjectKey> keys;
+  for (const transfer::FoundObject* found : chosen) {
+    keys.push_back(found->info.key);
+  }
+  return keys;
+}
+
 // How many blocks of the request somebody has in a quality that it accepts.
 int32_t Core::FoundBlocks(const Ticket& ticket) const {
   std::vector<bool> found(ticket.facts.keys.size());
   for (const FoundAt& at : ticket.found) {
     const kv::ObjectInfo& info = at.found.info;
-    const CodecProfile* const profile = profiles_->FindHash(info.key.profile_hash);
-    const kv::BlockQuality quality =
-        profile == nullptr
-            ? info.quality
-            : QualityFor(*profile, info.quality, profile->QualityFor(ticket.facts.workload));
-    if (!ticket.facts.quality.Accepts(quality)) {
+    if (!ticket.facts.quality.Accepts(QualityOf(ticket, info))) {
       continue;
     }
     for (int32_t i = 0; i < at.found.info.num_blocks; ++i) {

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -33,9 +32,10 @@ namespace kvik::connector {
 
 // What is left to do once the lock is let go.
 struct Later {
-  std::vector<LoadJobPtr> start;
+  std::vector<std::pair<TicketPtr, LoadJobPtr>> start;
   std::vector<std::shared_ptr<ChunkLoad>> cancel;
   std::vector<std::pair<std::shared_ptr<ObjectSource>, kv::ObjectKey>> discard;
+  std::vector<NewObject> keep;
 };
 
 class Core final : public std::enable_shared_from_this<Core> {
@@ -97,15 +97,33 @@ class Core final : public std::enable_shared_from_this<Core> {
                Result<std::vector<transfer::FoundObject>> found);
   [[nodiscard]] LoadRules Rules(const Ticket& ticket) const KVIK_REQUIRES(mutex_);
 
-  void TakeReady(Ticket& ticket, Later& later) KVIK_REQUIRES(mutex_);
-  void Do(const TicketPtr& ticket, Later later);
+  void TakeReady(const TicketPtr& ticket, Later& later) KVIK_REQUIRES(mutex_);
+  void GoOn(const TicketPtr& ticket, Later& later) KVIK_REQUIRES(mutex_);
+  void Do(Later later);
   void Start(const TicketPtr& ticket, const LoadJobPtr& job);
   void OnChunk(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome outcome);
+  void Finish(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome outcome);
+  [[nodiscard]] static NewObject OriginalOf(const Ticket& ticket, const LoadJob& job,
+                                            ChunkOutcome& outcome);
+  void Deliver(Ticket& ticket, const LoadJob& job, const ChunkOutcome& outcome)
+      KVIK_REQUIRES(mutex_);
   void Arrived(Ticket& ticket, const LoadJob& job, const ChunkOutcome& outcome,
                const kv::BlockQuality& quality) KVIK_REQUIRES(mutex_);
+  [[nodiscard]] LoadJobPtr LoaderOf(const LoadJob& job, const Ticket& ticket) const
+      KVIK_REQUIRES(mutex_);
+  void Share(const LoadJobPtr& loader, const TicketPtr& ticket, const LoadJobPtr& job)
+      KVIK_REQUIRES(mutex_);
+  void ShareWaiting(const LoadJobPtr& loader, const Ticket& owner) KVIK_REQUIRES(mutex_);
+  void StopSharing(Ticket& ticket, const LoadJobPtr& job) KVIK_REQUIRES(mutex_);
+  void CopyToSharers(const LoadJob& loader);
+  void SettleSharers(const LoadJobPtr& loader, const ChunkOutcome& outcome, Later& later)
+      KVIK_REQUIRES(mutex_);
   void NotComing(Ticket& ticket, const kv::BlockRange& range, kv::LoadEnd why)
       KVIK_REQUIRES(mutex_);
   void Fail(Ticket& ticket, size_t source, const Error& error) KVIK_REQUIRES(mutex_);
+  [[nodiscard]] kv::BlockQuality QualityOf(const Ticket& ticket, const kv::ObjectInfo& info) const;
+  [[nodiscard]] std::vector<kv::ObjectKey> ToPrefetch(const Ticket& ticket, size_t source)
+      KVIK_REQUIRES(mutex_);
   [[nodiscard]] int32_t FoundBlocks(const Ticket& ticket) const KVIK_REQUIRES(mutex_);
   [[nodiscard]] std::string WhyOf(const Ticket& ticket, const LoadChoice& choice) const
       KVIK_REQUIRES(mutex_);
@@ -140,7 +158,8 @@ class Core final : public std::enable_shared_from_this<Core> {
   size_t common_sources_ KVIK_GUARDED_BY(mutex_) = 0;            // asked for every request
   std::map<std::string, size_t> peers_ KVIK_GUARDED_BY(mutex_);  // by address
   std::unordered_map<kv::TicketId, TicketPtr> tickets_ KVIK_GUARDED_BY(mutex_);
-  std::set<LoadJobPtr> running_ KVIK_GUARDED_BY(mutex_);  // of all tickets, closed ones too
+  // Of all tickets, closed ones too.
+  std::map<LoadJobPtr, TicketPtr> running_ KVIK_GUARDED_BY(mutex_);
   ConnectorCounters counters_ KVIK_GUARDED_BY(mutex_);
 };
 

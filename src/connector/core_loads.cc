@@ -84,16 +84,24 @@ void Core::Load(kv::TicketId id, const kv::BlockRange& range, std::span<const Bl
         NotComing(*ticket, {range.first_block + i, 1}, kv::LoadEnd::kFailed);
       }
     }
-    TakeReady(*ticket, later);
+    TakeReady(ticket, later);
   }
-  Do(ticket, std::move(later));
+  Do(std::move(later));
 }
 
 // Chunks are asked for from the tail forwards: where they meet what is computed can move.
-void Core::TakeReady(Ticket& ticket, Later& later) {
-  while (!ticket.waiting.empty() &&
-         static_cast<int32_t>(ticket.running.size()) < options_.max_loads_in_flight) {
-    LoadJobPtr job = std::move(ticket.waiting.back());
+void Core::TakeReady(const TicketPtr& shared, Later& later) {
+  Ticket& ticket = *shared;
+  while (!ticket.waiting.empty()) {
+    LoadJobPtr job = ticket.waiting.back();
+    if (const LoadJobPtr loader = LoaderOf(*job, ticket); loader != nullptr) {
+      ticket.waiting.pop_back();
+      Share(loader, shared, job);
+      continue;
+    }
+    if (static_cast<int32_t>(ticket.running.size()) >= options_.max_loads_in_flight) {
+      break;
+    }
     ticket.waiting.pop_back();
     job->asked_us = clock_.NowMicros();
     if (ticket.first_asked_us == 0) {
@@ -106,14 +114,26 @@ void Core::TakeReady(Ticket& ticket, Later& later) {
     job->deadline_us =
         job->asked_us + std::max(options_.load_timeout_us, static_cast<int64_t>(4 * expected_us));
     ticket.running.push_back(job);
-    running_.insert(job);
+    running_.emplace(job, shared);
     ++counters_.loads;
-    later.start.push_back(std::move(job));
+    ShareWaiting(job, ticket);
+    later.start.emplace_back(shared, std::move(job));
   }
 }
 
-void Core::Do(const TicketPtr& ticket, Later later) {
-  for (const LoadJobPtr& job : later.start) {
+// After one of its loads is over.
+void Core::GoOn(const TicketPtr& ticket, Later& later) {
+  if (ticket->closed) {
+    return;
+  }
+  TakeReady(ticket, later);
+  if (ticket->running.empty() && ticket->waiting.empty() && ticket->sharing.empty()) {
+    Observe(*ticket);
+  }
+}
+
+void Core::Do(Later later) {
+  for (const auto& [ticket, job] : later.start) {
     Start(ticket, job);
   }
   for (const auto& load : later.cancel) {
@@ -121,6 +141,13 @@ void Core::Do(const TicketPtr& ticket, Later later) {
   }
   for (const auto& [source, key] : later.discard) {
     source->Discard(key);
+  }
+  for (NewObject& object : later.keep) {
+    store_source_->Put(std::move(object), clock_.NowMicros() + options_.put_timeout_us,
+                       [self = shared_from_this()](const Result<void>& outcome) {
+                         MutexLock lock(self->mutex_);
+                         self->counters_.kept_originals += outcome.has_value() ? 1 : 0;
+                       });
   }
 }
 
@@ -138,6 +165,8 @@ void Core::Start(const TicketPtr& ticket, const LoadJobPtr& job) {
     spec.arena = host_.arena;
     spec.first_block = job->what.object.first_block;
     spec.blocks = job->blocks;
+    spec.keep_bytes = spec.profile->lossy && store_source_ != nullptr && options_.store_new_kv &&
+                      sources_[job->what.source]->shared() != store_source_;
     for (int32_t i = 0; i < job->what.object.num_blocks; ++i) {
       spec.hashes.push_back(ticket->facts.keys[static_cast<size_t>(spec.first_block + i)].hash);
     }
@@ -180,15 +209,17 @@ void Core::NotComing(Ticket& ticket, const kv::BlockRange& range, kv::LoadEnd wh
 
 void Core::Arrived(Ticket& ticket, const LoadJob& job, const ChunkOutcome& outcome,
                    const kv::BlockQuality& quality) {
-  const auto raw =
-      static_cast<uint64_t>(job.what.object.num_blocks) * host_.geometry->bytes_per_block();
   counters_.loading_blocks -= job.wanted.num_blocks;
   counters_.arrived_blocks += job.wanted.num_blocks;
-  counters_.loaded_wire_bytes += outcome.wire_bytes;
-  counters_.loaded_raw_bytes += raw;
   ticket.arrived_blocks += job.wanted.num_blocks;
-  ticket.wire_bytes += outcome.wire_bytes;
-  ticket.raw_bytes += raw;
+  if (!job.shared) {
+    const auto raw =
+        static_cast<uint64_t>(job.what.object.num_blocks) * host_.geometry->bytes_per_block();
+    counters_.loaded_wire_bytes += outcome.wire_bytes;
+    counters_.loaded_raw_bytes += raw;
+    ticket.wire_bytes += outcome.wire_bytes;
+    ticket.raw_bytes += raw;
+  }
   ticket.encode_us += outcome.times.encode_us;
   ticket.decode_us += outcome.decode_us;
   ticket.wire_us +=
@@ -208,15 +239,77 @@ void Core::Arrived(Ticket& ticket, const LoadJob& job, const ChunkOutcome& outco
 }
 
 void Core::OnChunk(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome outcome) {
+  if (outcome.result.has_value()) {
+    bool copy = false;
+    {
+      MutexLock lock(mutex_);
+      copy = job->copying = !detached_ && !job->sharers.empty();
+    }
+    if (copy) {
+      // Whatever writes to the arena runs there.
+      auto shared = std::make_shared<ChunkOutcome>(std::move(outcome));
+      if (io_.Post([self = shared_from_this(), ticket, job, shared] {
+            self->CopyToSharers(*job);
+            self->Finish(ticket, job, std::move(*shared));
+          })) {
+        return;
+      }
+      shared->result = Err(ErrorCode::kUnavailable, "shutting down");
+      Finish(ticket, job, std::move(*shared));
+      return;
+    }
+  }
+  Finish(ticket, job, std::move(outcome));
+}
+
+// An approximation cannot be made again from what it became here: it goes on to others as it came.
+NewObject Core::OriginalOf(const Ticket& ticket, const LoadJob& job, ChunkOutcome& outcome) {
+  const kv::BlockRange& range = job.what.object;
+  NewObject object;
+  object.info.key = job.what.key;
+  object.info.num_blocks = range.num_blocks;
+  object.info.quality = WorseOf(outcome.quality, {kv::Fidelity::kLossy, job.what.profile->q});
+  object.info.size_bytes = outcome.bytes.size();
+  object.parent = outcome.parent;
+  for (int32_t block = range.first_block; block < range.end_block(); ++block) {
+    object.blocks.push_back(ticket.facts.keys[static_cast<size_t>(block)].hash);
+  }
+  object.bytes = transfer::SharedBytes::Own(std::move(outcome.bytes));
+  return object;
+}
+
+// The blocks hold the KV: good enough?
+void Core::Deliver(Ticket& ticket, const LoadJob& job, const ChunkOutcome& outcome) {
+  kv::BlockQuality quality = QualityFor(*job.what.profile, outcome.quality, job.what.quality);
+  if (outcome.fidelity != codec::Fidelity::kExact) {
+    quality.fidelity = kv::Fidelity::kLossy;
+  }
+  if (ticket.facts.quality.Accepts(quality)) {
+    Arrived(ticket, job, outcome, quality);
+    return;
+  }
+  ++counters_.refused_quality;
+  ++counters_.failed_loads;
+  NotComing(ticket, job.wanted, kv::LoadEnd::kFailed);
+  Fail(ticket, job.what.source,
+       Err(ErrorCode::kUnsupported, "it came in less quality than was announced"));
+}
+
+void Core::Finish(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome outcome) {
   Later later;
   {
     MutexLock lock(mutex_);
     running_.erase(job);
     std::erase(ticket->running, job);
     job->load = nullptr;
+    job->copying = false;
     counters_.decode_us += outcome.decode_us;
     if (detached_) {
       counters_.loading_blocks -= job->wanted.num_blocks;
+      for (const LoadJob::Sharer& sharer : job->sharers) {
+        counters_.loading_blocks -= sharer.job->wanted.num_blocks;
+      }
+      job->sharers.clear();
       return;
     }
     SourceState& source = *sources_[job->what.source];
@@ -226,18 +319,9 @@ void Core::OnChunk(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome 
       source.goodput.Add(outcome.stats.wire_bytes, outcome.stats.wire_us, clock_.NowMicros());
     }
     if (outcome.result.has_value()) {
-      kv::BlockQuality quality = QualityFor(*job->what.profile, outcome.quality, job->what.quality);
-      if (outcome.fidelity != codec::Fidelity::kExact) {
-        quality.fidelity = kv::Fidelity::kLossy;
-      }
-      if (ticket->facts.quality.Accepts(quality)) {
-        Arrived(*ticket, *job, outcome, quality);
-      } else {
-        ++counters_.refused_quality;
-        ++counters_.failed_loads;
-        NotComing(*ticket, job->wanted, kv::LoadEnd::kFailed);
-        Fail(*ticket, job->what.source,
-             Err(ErrorCode::kUnsupported, "it came in less quality than was announced"));
+      Deliver(*ticket, *job, outcome);
+      if (!outcome.bytes.empty()) {
+        later.keep.push_back(OriginalOf(*ticket, *job, outcome));
       }
     } else {
       const Error& error = outcome.result.error();
@@ -268,14 +352,10 @@ void Core::OnChunk(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome 
         }
       }
     }
-    if (!ticket->closed) {
-      TakeReady(*ticket, later);
-      if (ticket->running.empty() && ticket->waiting.empty()) {
-        Observe(*ticket);
-      }
-    }
+    SettleSharers(job, outcome, later);
+    GoOn(ticket, later);
   }
-  Do(ticket, std::move(later));
+  Do(std::move(later));
 }
 
 // Everything that was asked for has come: what the controller expected can be compared.
@@ -322,6 +402,7 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
     const int64_t now = clock_.NowMicros();
     std::vector<LoadJobPtr> pending = ticket->waiting;
     pending.insert(pending.end(), ticket->running.begin(), ticket->running.end());
+    pending.insert(pending.end(), ticket->sharing.begin(), ticket->sharing.end());
     std::sort(pending.begin(), pending.end(), [](const LoadJobPtr& a, const LoadJobPtr& b) {
       return a->wanted.first_block < b->wanted.first_block;
     });
@@ -333,10 +414,19 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
     // A peer that still computes the first chunk says nothing about the link: its deadline ends
     // that.
     uint64_t received = ticket->wire_bytes;
-    bool computed_there = !ticket->running.empty();
-    for (const LoadJobPtr& job : ticket->running) {
-      received += job->load != nullptr ? job->load->received_bytes() : 0;
-      computed_there = computed_there && job->what.live;
+    bool computed_there = true;
+    const auto received_of = [](const LoadJob& job) -> uint64_t {
+      const LoadJobPtr loader = job.loader.lock();
+      const auto& load = loader != nullptr ? loader->load : job.load;
+      return load != nullptr ? load->received_bytes() : 0;
+    };
+    for (const LoadJobPtr& job : pending) {
+      if (job->asked_us == 0) {
+        continue;
+      }
+      received += received_of(*job);
+      const LoadJobPtr loader = job->loader.lock();
+      computed_there = computed_there && (loader != nullptr ? loader : job)->what.live;
     }
     const bool begun = received > 0 || !computed_there;
     double us_per_byte = sources_[pending.front()->what.source]->goodput.us_per_byte();
@@ -350,8 +440,7 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
     std::vector<control::LoadChunk> chunks;
     std::vector<control::TokenRange> missing;
     for (const LoadJobPtr& job : pending) {
-      const double got =
-          job->load != nullptr ? static_cast<double>(job->load->received_bytes()) : 0.0;
+      const auto got = static_cast<double>(received_of(*job));
       const double left = std::max(job->what.wire_bytes - got, 1.0);
       const double ready_us =
           std::max(0.0, job->what.ready_in_us - static_cast<double>(now - ticket->asked_us));
@@ -388,7 +477,12 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
         continue;
       }
       const kv::LoadEnd why = late ? kv::LoadEnd::kLate : kv::LoadEnd::kGivenUp;
-      if (asked) {
+      if (const LoadJobPtr loader = job->loader.lock(); loader != nullptr) {
+        if (!loader->copying) {
+          StopSharing(*ticket, job);
+          NotComing(*ticket, job->wanted, why);
+        }
+      } else if (asked) {
         job->why_ended = why;
         if (job->load != nullptr) {
           later.cancel.push_back(job->load);
@@ -404,7 +498,7 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
     }
     static_cast<void>(front_block);
   }
-  Do(ticket, std::move(later));
+  Do(std::move(later));
   return again_us;
 }
 
@@ -450,6 +544,12 @@ std::shared_ptr<const kv::TransferReport> Core::Close(kv::TicketId id, const kv:
       NotComing(*ticket, job->wanted, kv::LoadEnd::kGivenUp);
     }
     ticket->waiting.clear();
+    for (const LoadJobPtr& job : std::vector<LoadJobPtr>(ticket->sharing)) {
+      if (const LoadJobPtr loader = job->loader.lock(); loader != nullptr && !loader->copying) {
+        StopSharing(*ticket, job);
+        NotComing(*ticket, job->wanted, kv::LoadEnd::kGivenUp);
+      }
+    }
     for (const LoadJobPtr& job : ticket->running) {
       job->why_ended = kv::LoadEnd::kGivenUp;
       if (job->load != nullptr) {
@@ -474,7 +574,7 @@ std::shared_ptr<const kv::TransferReport> Core::Close(kv::TicketId id, const kv:
       counters_.remote_encode_us += report->encode_us;
     }
   }
-  Do(ticket, std::move(later));
+  Do(std::move(later));
   if (storer_ != nullptr) {
     storer_->End(id);
   }

@@ -19,6 +19,8 @@ struct ConnectorCounters {
   int64_t failed_blocks = 0;    // lost, damaged, refused
   int64_t loads = 0;            // objects that were asked for
   int64_t failed_loads = 0;
+  int64_t shared_loads = 0;     // not asked for, because another request was loading the same
+  int64_t shared_blocks = 0;    // of arrived_blocks: copied from another request's
   int64_t damaged_objects = 0;  // that did not decode, or not to what was asked for
   int64_t refused_quality = 0;  // that came worse than they were announced
   uint64_t loaded_wire_bytes = 0;
@@ -36,8 +38,10 @@ struct ConnectorCounters {
   int64_t taken_blocks = 0;
   int64_t released_blocks = 0;
   int64_t stored_objects = 0;
-  int64_t store_failures = 0;  // objects that no target took
-  int64_t dropped_stores = 0;  // given up for room, or because too much was waiting
+  int64_t store_failures = 0;      // objects that no target took
+  int64_t dropped_stores = 0;      // given up for room, or because too much was waiting
+  int64_t kept_originals = 0;      // approximated objects that came and were stored as they came
+  int64_t prefetched_objects = 0;  // brought nearer while their requests waited
   uint64_t stored_wire_bytes = 0;
   uint64_t stored_raw_bytes = 0;
 

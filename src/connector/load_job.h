@@ -15,6 +15,8 @@
 
 namespace kvik::connector {
 
+struct Ticket;
+
 // One object on its way.
 struct LoadJob {
   LoadCandidate what;
@@ -24,6 +26,16 @@ struct LoadJob {
   int64_t asked_us = 0;
   int64_t deadline_us = 0;
   kv::LoadEnd why_ended = kv::LoadEnd::kGivenUp;  // if it is cancelled
+
+  // Of other requests, those who wait for this one to bring the same blocks.
+  struct Sharer {
+    std::shared_ptr<Ticket> ticket;
+    std::shared_ptr<LoadJob> job;
+  };
+  std::vector<Sharer> sharers;
+  bool copying = false;           // it has come and is being copied: nobody joins or leaves
+  std::weak_ptr<LoadJob> loader;  // whom this one waits for
+  bool shared = false;            // it came by another request's load
 };
 using LoadJobPtr = std::shared_ptr<LoadJob>;
 
@@ -33,7 +45,8 @@ struct Ticket {
   int64_t asked_us = 0;
   int64_t slo_us = 0;
   bool resumed = false;
-  int32_t resident_blocks = 0;  // when it was asked for
+  std::vector<kv::BlockRange> resident;  // when it was asked for
+  int32_t resident_blocks = 0;           // of these
   std::shared_ptr<const kv::TransferParams> transfer;
   std::optional<size_t> peer;  // the source that `transfer` names
   bool closed = false;
@@ -44,8 +57,9 @@ struct Ticket {
   std::vector<LoadCandidate> planned;  // claimed, without blocks yet
   std::vector<LoadJobPtr> waiting;     // ascending; the last one is asked for next
   std::vector<LoadJobPtr> running;
-  bool failed = false;      // Failed was said
-  bool incomplete = false;  // something did not come
+  std::vector<LoadJobPtr> sharing;  // wait for loads of other requests
+  bool failed = false;              // Failed was said
+  bool incomplete = false;          // something did not come
   std::vector<SourceDecision> decisions;
   control::LoadPlan plan;
   std::string why;

@@ -389,6 +389,46 @@ TEST_F(Peers, WhatWasApproximatedOnceIsNotApproximatedAgain) {
   Drain();
 }
 
+// A node with a store keeps the original of what it got, for itself and for others.
+TEST_F(Peers, WhatWasApproximatedTravelsOnAsItCame) {
+  ConnectorOptions options;
+  options.kv_profile = "quarot-4";
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options, /*with_store=*/true);
+  Node& third = AddEngine("third", options);
+  const auto ask = [](const std::string& peer) {
+    ToyRequest request = RequestOf(1, 8, peer);
+    request.quality = {.allow_lossy = true, .q_min = 0.0F};
+    return request;
+  };
+  prefill.engine->Submit(RequestOf(1, 8));
+  Drain();
+  decode.engine->Submit(ask("prefill"));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.lossy_arrived_blocks, 8);
+  EXPECT_EQ(decode.connector->counters().kept_originals, 2);
+  prefill.endpoint->Close();  // nobody else has it
+  third.engine->Submit(ask("decode"));
+  DrainEngine(third);
+  EXPECT_EQ(third.engine->stats.lossy_arrived_blocks, 8);
+  EXPECT_EQ(third.engine->stats.computed_blocks, 0);
+  ExpectSameBits(*decode.engine, *third.engine, RequestOf(1, 8));
+  Drain();
+  decode.engine->Evict(100);
+  decode.engine->Submit(ask(""));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.lossy_arrived_blocks, 16);
+  ExpectSameBits(*decode.engine, *third.engine, RequestOf(1, 8));
+  EXPECT_EQ(decode.connector->counters().kept_originals, 2) << "its own are not stored again";
+  // An exact request sees none of it.
+  third.engine->Evict(100);
+  third.engine->Submit(RequestOf(1, 8, "decode"));
+  DrainEngine(third);
+  EXPECT_EQ(third.engine->stats.arrived_blocks, 8);
+  EXPECT_EQ(third.engine->stats.computed_blocks, 8);
+  Drain();
+}
+
 TEST_F(Peers, APoolServesWhatOneNodeStoredToAnother) {
   AddNode("pool", transfer::Role::kPool, /*with_store=*/true);
   ConnectorOptions options;

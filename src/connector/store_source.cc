@@ -130,6 +130,15 @@ void StoreSource::Discard(const kv::ObjectKey& key) {
   });
 }
 
+bool StoreSource::Prefetch(std::span<const kv::ObjectKey> keys) {
+  std::vector<store::ObjectKey> store_keys;
+  store_keys.reserve(keys.size());
+  for (const kv::ObjectKey& key : keys) {
+    store_keys.push_back(ToStoreKey(key, tenant_));
+  }
+  return store_.Prefetch(store_keys);
+}
+
 void StoreSource::Put(NewObject object, int64_t /*deadline_us*/, Stored done) {
   auto shared = std::make_shared<std::pair<NewObject, Stored>>(std::move(object), std::move(done));
   const bool posted = io_.PostBackground([this, shared] {

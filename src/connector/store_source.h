@@ -26,6 +26,8 @@ class StoreSource final : public ObjectSource, public ObjectTarget {
                                             std::shared_ptr<transfer::GetSink> sink,
                                             uint8_t priority) override;
   void Discard(const kv::ObjectKey& key) override;
+  // Reads these from the disk to memory in the background, in this order; false: too many wait.
+  bool Prefetch(std::span<const kv::ObjectKey> keys);
   [[nodiscard]] std::optional<control::MachineSpeeds> sender_speeds() const override {
     return std::nullopt;
   }

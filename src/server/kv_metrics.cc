@@ -78,6 +78,14 @@ void KvMetrics::Impl::Connector(const connector::ConnectorCounters& c) {
           number, {{"what", what}});
   }
   Count("kvik:kv_loads_total", "Objects that were asked for.", c.loads);
+  Count("kvik:kv_shared_loads_total", "Not asked for: another request was loading the same.",
+        c.shared_loads);
+  Count("kvik:kv_shared_blocks_total", "Blocks copied from another request's load.",
+        c.shared_blocks);
+  Count("kvik:kv_prefetched_objects_total", "Objects brought to memory while requests waited.",
+        c.prefetched_objects);
+  Count("kvik:kv_kept_originals_total", "Approximated objects that were stored as they came.",
+        c.kept_originals);
   Count("kvik:kv_load_seconds_total", "From asking for an object to its arrival, all objects.",
         Seconds(c.load_us));
   Count("kvik:kv_damaged_objects_total", "Objects that did not decode to what was asked for.",
