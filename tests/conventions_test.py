@@ -100,7 +100,7 @@ class Conventions(unittest.TestCase):
         private = [p for p in headers if "Private to the module" in p.read_text()[:600]]
         self.complain(
             headers,
-            r"#\s*include\s*[<\"](httplib|nlohmann|CLI/|spdlog|fmt/|prometheus/|pcre2|utf8proc|openssl)",
+            r"#\s*include\s*[<\"](httplib|nlohmann|CLI/|spdlog|fmt/|prometheus/|pcre2|utf8proc|openssl|zmq|msgpack)",
             lambda p: p in private,
         )
         for header in private:

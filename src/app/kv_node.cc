@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/kv_node.h"
 
-#include <unistd.h>
-
-#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -13,7 +10,6 @@
 #include "app/profile_folder.h"
 #include "base/fnv.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "connector/peer_source.h"
 #include "eval/library_binding.h"
 #include "eval/model_facts.h"
@@ -32,13 +28,6 @@ std::string LayoutText(const kv::KvGeometry& geometry, kv::HashAlgorithm hash) {
   std::snprintf(text, sizeof(text), "%s layers=%d heads=%d dim=%d hash=%s",
                 geometry.dtype == kv::KvDtype::kBf16 ? "bf16" : "f32", geometry.num_layers,
                 geometry.num_kv_heads, geometry.head_dim, kv::HashAlgorithmName(hash));
-  return text;
-}
-
-std::string NewEngineId(const Clock& clock) {
-  Rng rng(static_cast<uint64_t>(clock.NowMicros()), static_cast<uint64_t>(getpid()));
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016" PRIx64, rng.Next());
   return text;
 }
 
@@ -71,7 +60,8 @@ server::KvAddress SplitAddress(const std::string& address) {
 }  // namespace
 
 Result<std::unique_ptr<KvNode>> KvNode::Create(const KvNodeOptions& options, const Runtime& runtime,
-                                               const Clock& clock) {
+                                               const Clock& clock,
+                                               std::shared_ptr<store::EventSink> store_events) {
   const kv::KvGeometry& geometry = runtime.memory.geometry;
   if (geometry.dtype != kv::KvDtype::kBf16) {
     return Err(ErrorCode::kUnsupported,
@@ -81,7 +71,7 @@ Result<std::unique_ptr<KvNode>> KvNode::Create(const KvNodeOptions& options, con
   node->profile_ = options.profile;
   KVIK_ASSIGN(node->profiles_, LoadProfiles(options, runtime));
   if (options.store.any()) {
-    KVIK_ASSIGN(node->store_, OpenKvStore(options.store, clock));
+    KVIK_ASSIGN(node->store_, OpenKvStore(options.store, clock, std::move(store_events)));
   }
   connector::ConnectorOptions kv;
   kv.speeds = MachineSpeedsOf(*node->profiles_, runtime, clock,
@@ -120,7 +110,6 @@ Result<std::unique_ptr<KvNode>> KvNode::Create(const KvNodeOptions& options, con
   if (!options.listen.empty()) {
     KVIK_ASSIGN(const std::string address, node->endpoint_->Listen(options.listen));
     node->address_ = SplitAddress(address);
-    node->address_->engine_id = NewEngineId(clock);
     LogInfo("peers get KV at kvik://%s", address.c_str());
   }
   return node;

@@ -39,9 +39,11 @@ struct KvNodeOptions {
 // Members in order of dependence. Outlives the engine that is connected to it.
 class KvNode {
  public:
-  // `runtime` has a model and its costs; it and `clock` outlive the node. Listens when it returns.
+  // `runtime` has a model and its costs; it and `clock` outlive the node. `store_events`: of the
+  // store, may be null. Listens when it returns.
   static Result<std::unique_ptr<KvNode>> Create(const KvNodeOptions& options,
-                                                const Runtime& runtime, const Clock& clock);
+                                                const Runtime& runtime, const Clock& clock,
+                                                std::shared_ptr<store::EventSink> store_events);
   ~KvNode();
   KvNode(const KvNode&) = delete;
   KvNode& operator=(const KvNode&) = delete;

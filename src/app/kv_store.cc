@@ -30,8 +30,8 @@ Result<void> ParseDiskFlag(std::string_view text, KvStoreOptions& options) {
   return {};
 }
 
-Result<std::unique_ptr<store::Store>> OpenKvStore(const KvStoreOptions& options,
-                                                  const Clock& clock) {
+Result<std::unique_ptr<store::Store>> OpenKvStore(const KvStoreOptions& options, const Clock& clock,
+                                                  std::shared_ptr<store::EventSink> events) {
   store::StoreOptions store_options;
   store_options.memory.budget_bytes =
       options.memory_bytes > 0 ? options.memory_bytes : kTransitBytes;
@@ -47,9 +47,9 @@ Result<std::unique_ptr<store::Store>> OpenKvStore(const KvStoreOptions& options,
     KVIK_ASSIGN(std::unique_ptr<store::RedisTier> tier, store::RedisTier::Create(redis, clock));
     remote.push_back(std::move(tier));
   }
-  KVIK_ASSIGN(
-      std::unique_ptr<store::Store> store,
-      store::Store::Open(store_options, clock, store::PosixFileSystem(), std::move(remote)));
+  KVIK_ASSIGN(std::unique_ptr<store::Store> store,
+              store::Store::Open(store_options, clock, store::PosixFileSystem(), std::move(remote),
+                                 std::move(events)));
   std::string tiers;
   for (const store::TierStats& tier : store->stats().tiers) {
     tiers += std::string(tiers.empty() ? "" : ", ") + store::TierKindName(tier.kind);

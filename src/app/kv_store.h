@@ -28,8 +28,8 @@ struct KvStoreOptions {
 // "PATH" or "PATH:BYTES" of --kv-store-disk. kInvalidInput.
 Result<void> ParseDiskFlag(std::string_view text, KvStoreOptions& options);
 
-// `clock` outlives the store. What it found on disk is logged.
-Result<std::unique_ptr<store::Store>> OpenKvStore(const KvStoreOptions& options,
-                                                  const Clock& clock);
+// `clock` outlives the store. `events` may be null. What it found on disk is logged.
+Result<std::unique_ptr<store::Store>> OpenKvStore(const KvStoreOptions& options, const Clock& clock,
+                                                  std::shared_ptr<store::EventSink> events);
 
 }  // namespace kvik::app

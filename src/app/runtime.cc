@@ -157,6 +157,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options,
   engine_options.cache.numerics = runtime->model->numerics_tag();
   engine_options.cache.hits = options.hits;
   engine_options.cache.residency_share = options.residency_share;
+  engine_options.cache.announce = options.announce;
   engine_options.cache.policy = options.policy;
   engine_options.cache.policy.seed = options.seed;
   engine_options.cache.policy_state = options.policy_state;

@@ -35,7 +35,8 @@ struct RuntimeOptions {
   int32_t threads = 0;           // 0 = one per core
   sched::SchedulerOptions scheduler;
   bool prefix_caching = true;
-  double residency_share = 0;  // see kv::CacheOptions
+  double residency_share = 0;              // see kv::CacheOptions
+  std::optional<kv::MinQuality> announce;  // likewise
   kv::HitScope hits = kv::HitScope::kGaps;
   // name, seed (0 = `seed`), selection and curve; sizes and costs are filled in.
   kv::PolicyOptions policy;

@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "app/engine_id.h"
+#include "app/kv_events.h"
 #include "app/policy_state_file.h"
 #include "app/registration.h"
 #include "app/version.h"
@@ -60,8 +62,26 @@ std::string RoleOf(transfer::Role role) {
   return role == transfer::Role::kServer ? "both" : transfer::RoleName(role);
 }
 
+// As ServeOptions::events says.
+Result<events::PublisherConfig> EventsOf(const ServeOptions& options) {
+  if (options.events) {
+    if (options.events->enable_kv_cache_events && !options.runtime.prefix_caching) {
+      return Err(ErrorCode::kInvalidInput,
+                 "there are no KV events without a prefix cache: leave out "
+                 "--no-enable-prefix-caching");
+    }
+    return *options.events;
+  }
+  const bool shares = options.kv && options.kv->role != transfer::Role::kServer;
+  if (options.runtime.prefix_caching && (shares || !options.router.empty())) {
+    return EventsAt(options.http.host);
+  }
+  return events::PublisherConfig();
+}
+
 // With the policy's state, if there is a file of it.
-Result<RuntimeOptions> FilledIn(const ServeOptions& options) {
+Result<RuntimeOptions> FilledIn(const ServeOptions& options,
+                                const events::PublisherConfig& events) {
   RuntimeOptions runtime = options.runtime;
   runtime.residency_share = options.watch_residency ? options.residency_share : 0;
   if (options.kv) {
@@ -70,6 +90,9 @@ Result<RuntimeOptions> FilledIn(const ServeOptions& options) {
     // trip and a step, one that is not is known to be gone after its first silence.
     runtime.max_answer_wait_us = connector::ConnectorOptions().lookup_patience_us;
     runtime.max_promised_wait_us = connector::ConnectorOptions().promised_patience_us;
+  }
+  if (events.enable_kv_cache_events) {
+    runtime.announce = server::ToMinQuality(options.default_quality);
   }
   const std::string& path = options.policy_state_path;
   if (path.empty()) {
@@ -104,8 +127,19 @@ Result<int> Serve(const ServeOptions& options) {
   }
   KVIK_ASSIGN(const std::unique_ptr<HttpFront> front, HttpFront::Bind(options.http));
   const SystemClock clock;
-  KVIK_ASSIGN(const RuntimeOptions runtime_options, FilledIn(options));
+  const std::string engine_id = NewEngineId(clock);
+  KVIK_ASSIGN(const events::PublisherConfig events_config, EventsOf(options));
+  KVIK_ASSIGN(const RuntimeOptions runtime_options, FilledIn(options, events_config));
   KVIK_ASSIGN(const std::unique_ptr<Runtime> runtime, Runtime::Create(runtime_options, clock));
+  std::unique_ptr<KvEvents> kv_events;
+  if (events_config.enable_kv_cache_events) {
+    KvEvents::Options events_options;
+    events_options.config = events_config;
+    events_options.block_size_tokens = [size = options.runtime.block_size_tokens] { return size; };
+    events_options.accepted = server::ToMinQuality(options.default_quality);
+    events_options.numerics = kv::NumericsTag::FromDescription(runtime->model->numerics_tag());
+    KVIK_ASSIGN(kv_events, KvEvents::Create(std::move(events_options)));
+  }
   const model::ModelOptions& model_options = runtime->model->options();
   const std::vector<std::string> names = ModelNames(options, runtime->model_path);
   server::ServerMetrics metrics(
@@ -119,7 +153,8 @@ Result<int> Serve(const ServeOptions& options) {
   std::unique_ptr<KvNode> kv_node;
   server::KvMetrics kv_metrics({{"engine", "0"}, {"model_name", names.front()}});
   if (options.kv) {
-    KVIK_ASSIGN(kv_node, KvNode::Create(*options.kv, *runtime, clock));
+    KVIK_ASSIGN(kv_node, KvNode::Create(*options.kv, *runtime, clock,
+                                        kv_events ? kv_events->store_sink() : nullptr));
   }
   PolicyStateSaver saver(options.policy_state_path, options.runtime.block_size_tokens, clock);
   engine::EngineLoopOptions loop_options;
@@ -127,6 +162,11 @@ Result<int> Serve(const ServeOptions& options) {
   loop_options.on_step = [&metrics](const engine::StepReport& report) { metrics.OnStep(report); };
   if (kv_node != nullptr) {
     loop_options.connector = &kv_node->connector();
+  }
+  if (kv_events != nullptr) {
+    loop_options.on_block_events = [&kv_events](std::vector<kv::BlockEvent> events) {
+      kv_events->OnCache(std::move(events));
+    };
   }
   engine::EngineLoop loop(std::move(runtime->engine), loop_options);
   const std::unique_ptr<server::EngineClient> client = server::MakeEngineClient(loop);
@@ -141,6 +181,21 @@ Result<int> Serve(const ServeOptions& options) {
   api.fingerprint = Fingerprint(runtime->model->numerics_tag());
   api.unix_seconds = UnixSeconds;
   api.id_seed = IdSeed(clock);
+  api.engine_id = engine_id;
+  api.hash = runtime->hash;
+  api.block_size_tokens = options.runtime.block_size_tokens;
+  if (kv_events != nullptr) {
+    api.events = kv_events->address();
+  }
+  if (kv_node != nullptr || kv_events != nullptr) {
+    api.more_metrics = [&] {
+      server::KvReadings readings = kv_node ? kv_node->Readings() : server::KvReadings();
+      if (kv_events != nullptr) {
+        readings.events = kv_events->stats();
+      }
+      return kv_metrics.Render(readings);
+    };
+  }
   if (kv_node != nullptr) {
     api.default_quality = options.default_quality;
     api.check_quality = [&kv_node](const kv::MinQuality& quality) {
@@ -148,7 +203,6 @@ Result<int> Serve(const ServeOptions& options) {
     };
     api.role = RoleOf(options.kv->role);
     api.kv_address = kv_node->address();
-    api.more_metrics = [&] { return kv_metrics.Render(kv_node->Readings()); };
     api.kv_decisions = [&kv_node] { return kv_node->connector().Decisions(kShownDecisions); };
     // A default that no request could keep to is a mistake of whoever starts the server.
     KVIK_TRY(kv_node->CheckQuality(server::ToMinQuality(options.default_quality)));

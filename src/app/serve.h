@@ -10,6 +10,7 @@
 #include "app/kv_node.h"
 #include "app/runtime.h"
 #include "base/result.h"
+#include "events/config.h"
 
 namespace kvik::app {
 
@@ -27,6 +28,9 @@ struct ServeOptions {
   std::optional<KvNodeOptions> kv;
   float default_quality = 1;  // of requests that name none; below 1 needs `kv`
   std::string router;         // URL of a router to be known to; empty: none
+  // Which blocks come and go is published so. None: a server that others send requests to (a role
+  // that shares the work, or a router) publishes at any free ports of `host`, others nothing.
+  std::optional<events::PublisherConfig> events;
 };
 
 // Serves until SIGTERM or SIGINT, then finishes the running requests; a second signal cancels them.

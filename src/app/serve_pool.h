@@ -7,6 +7,7 @@
 #include "app/http_front.h"
 #include "app/kv_store.h"
 #include "base/result.h"
+#include "events/config.h"
 
 namespace kvik::app {
 
@@ -15,6 +16,7 @@ struct PoolServeOptions {
   std::string kv_listen;  // "host:port" of KV; port 0 = any free one
   std::string kv_link;    // transfer::LinkSpec; empty: the network as it is
   KvStoreOptions store;
+  events::PublisherConfig events;
 };
 
 // As Serve. Prints both addresses to standard output when ready.

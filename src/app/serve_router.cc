@@ -8,7 +8,9 @@
 #include "app/version.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/block_holders.h"
 #include "server/http.h"
+#include "server/node_events.h"
 #include "server/node_prober.h"
 #include "server/node_table.h"
 #include "server/router.h"
@@ -19,13 +21,16 @@ namespace {
 constexpr int64_t kProbeIntervalUs = 1'000'000;
 // Of pieces of prompts that the router remembers.
 constexpr size_t kMaxPrefixes = size_t{1} << 18;
+// Of blocks of KV that it knows to be held, about 40 bytes each.
+constexpr size_t kMaxHeldBlocks = size_t{1} << 22;
 
 }  // namespace
 
 Result<int> ServeRouter(const RouterServeOptions& options) {
   KVIK_ASSIGN(const std::unique_ptr<HttpFront> front, HttpFront::Bind(options.http));
   const SystemClock clock;
-  server::NodeTable nodes(clock, kMaxPrefixes);
+  server::BlockHolders holders(kMaxHeldBlocks);
+  server::NodeTable nodes(clock, kMaxPrefixes, &holders);
   const std::pair<const std::vector<std::string>*, server::NodeRole> named[] = {
       {&options.prefill, server::NodeRole::kPrefill},
       {&options.decode, server::NodeRole::kDecode},
@@ -37,12 +42,14 @@ Result<int> ServeRouter(const RouterServeOptions& options) {
     }
   }
 
-  server::NodeProber prober(nodes, kProbeIntervalUs);
+  server::NodeEvents node_events(nodes, holders, clock);
+  server::NodeProber prober(nodes, kProbeIntervalUs, [&node_events] { node_events.Sync(); });
   server::RouterOptions router_options;
   router_options.api_key = options.http.api_key;
   router_options.version = kVersion;
   router_options.fail_without_prefill = options.fail_without_prefill;
   router_options.id_seed = IdSeed(clock);
+  router_options.follow_stats = [&node_events] { return node_events.stats(); };
   router_options.on_join = [&prober] { prober.Wake(); };
   server::Router router(std::move(router_options), nodes, clock);
 

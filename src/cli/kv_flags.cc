@@ -26,7 +26,8 @@ const Names kPoolFlags = {"--role",
                           "--kv-listen",
                           "--kv-link",
                           "--kv-store-memory",
-                          "--kv-store-disk"};
+                          "--kv-store-disk",
+                          "--kv-events-config"};
 // Only theirs.
 const Names kRouterOnlyFlags = {"--prefill", "--decode", "--node"};
 // What says where KV is to come from or go to, and what needs that.
@@ -140,6 +141,21 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
       ->type_name("SPEC")
       ->check([](const std::string& text) {
         const Result<transfer::LinkSpec> parsed = transfer::LinkSpec::Parse(text);
+        return parsed ? std::string() : parsed.error().message;
+      });
+  command
+      .add_option_function<std::string>(
+          "--kv-events-config",
+          [&flags](const std::string& json) {
+            flags.events = events::ParsePublisherConfig(json).value();
+          },
+          "publish which blocks of KV come and go, as vLLM does: a JSON object with "
+          "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
+          "max_queue_size, publisher, use_int_block_hashes (prefill, decode, and with --router: "
+          "published at any free ports)")
+      ->type_name("JSON")
+      ->check([](const std::string& json) {
+        const Result<events::PublisherConfig> parsed = events::ParsePublisherConfig(json);
         return parsed ? std::string() : parsed.error().message;
       });
   command.add_option("--router", flags.router, "be known to this router for as long as this runs")

@@ -3,10 +3,12 @@
 // goes to.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/kv_node.h"
+#include "events/config.h"
 
 namespace CLI {
 class App;
@@ -19,6 +21,7 @@ struct KvFlags {
   std::string role = "both";
   app::KvNodeOptions node;
   float default_quality = 1;
+  std::optional<events::PublisherConfig> events;
   std::string router;  // URL, of a node
   // URLs, of a router.
   std::vector<std::string> prefill;

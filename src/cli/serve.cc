@@ -30,6 +30,7 @@ app::PoolServeOptions PoolOptionsOf(const app::ServeOptions& options, const KvFl
   pool.kv_listen = flags.node.listen;
   pool.kv_link = flags.node.link;
   pool.store = flags.node.store;
+  pool.events = flags.events.value_or(events::PublisherConfig());
   return pool;
 }
 
@@ -85,6 +86,7 @@ void AddServe(CLI::App& root, Action& action) {
       options->default_quality = kv->default_quality;
     }
     options->router = kv->router;
+    options->events = kv->events;
     action = [options] { return app::Serve(*options); };
   });
 }

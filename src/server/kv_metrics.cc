@@ -46,6 +46,7 @@ struct KvMetrics::Impl {
   void Port(const transfer::EndpointStats& p) KVIK_REQUIRES(mutex);
   void Store(const store::StoreStats& s) KVIK_REQUIRES(mutex);
   void Tier(const store::TierStats& t, const std::string& name) KVIK_REQUIRES(mutex);
+  void Events(const events::PublisherStats& e) KVIK_REQUIRES(mutex);
 
   const Labels labels;
   MetricsRegistry registry;
@@ -220,6 +221,14 @@ void KvMetrics::Impl::Tier(const store::TierStats& t, const std::string& name) {
   Count("kvik:kv_store_written_bytes_total", "Of objects.", t.written_bytes, tier);
 }
 
+void KvMetrics::Impl::Events(const events::PublisherStats& e) {
+  Count("kvik:kv_event_batches_total", "Batches of KV events that were published.", e.batches);
+  Count("kvik:kv_event_batches_lost_total", "Of which more waited than there is room for.",
+        e.lost_batches);
+  Count("kvik:kv_event_replays_total", "Requests for batches that were answered.", e.replays);
+  Show("kvik:kv_event_blocks", "Blocks held, as events have told it.", e.held_blocks);
+}
+
 KvMetrics::KvMetrics(const std::map<std::string, std::string>& labels)
     : impl_(std::make_unique<Impl>(labels)) {}
 KvMetrics::~KvMetrics() = default;
@@ -240,6 +249,9 @@ std::string KvMetrics::Render(const KvReadings& readings) {
   }
   if (readings.port) {
     impl_->Port(*readings.port);
+  }
+  if (readings.events) {
+    impl_->Events(*readings.events);
   }
   return impl_->registry.Render();
 }

@@ -12,6 +12,7 @@
 #include "connector/connector.h"
 #include "connector/counters.h"
 #include "connector/object_node.h"
+#include "events/publisher.h"
 #include "store/store.h"
 #include "transfer/endpoint.h"
 
@@ -24,6 +25,7 @@ struct KvReadings {
   std::optional<connector::ObjectNodeCounters> node;
   std::optional<store::StoreStats> store;
   std::optional<transfer::EndpointStats> port;
+  std::optional<events::PublisherStats> events;
 };
 
 // Thread-safe.

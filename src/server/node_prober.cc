@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "base/json_parse.h"
@@ -15,6 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kTimeoutS = 2;
+constexpr size_t kMaxEndpointBytes = 512;
 
 // "10.0.0.7" of "http://10.0.0.7:8000/x".
 std::string HostOf(const std::string& url) {
@@ -24,6 +26,23 @@ std::string HostOf(const std::string& url) {
   const std::string address = url.substr(begin, path == std::string::npos ? path : path - begin);
   const size_t port = address.rfind(':');
   return port == std::string::npos ? address : address.substr(0, port);
+}
+
+// As `endpoint`, where others reach it. Empty: it is none, or too long to be one.
+std::string Reachable(const std::string& endpoint, const std::string& url) {
+  constexpr std::string_view kTcp = "tcp://";
+  if (endpoint.size() > kMaxEndpointBytes) {
+    return {};
+  }
+  if (!endpoint.starts_with(kTcp)) {
+    return endpoint.starts_with("ipc://") ? endpoint : std::string();
+  }
+  const size_t colon = endpoint.rfind(':');
+  if (colon <= kTcp.size()) {
+    return {};
+  }
+  const std::string host = endpoint.substr(kTcp.size(), colon - kTcp.size());
+  return std::string(kTcp) + (IsWildcardHost(host) ? HostOf(url) : host) + endpoint.substr(colon);
 }
 
 void Probe(NodeTable& nodes, const NodeState& node) {
@@ -61,6 +80,20 @@ Result<NodeFacts> ParseHealth(std::string_view json, const std::string& url) {
     return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
   };
   facts.engine_id = text(health, "engine_id");
+  const auto published = health.find("kv_events");
+  if (published != health.end() && published->is_object()) {
+    events::EventSource source;
+    source.endpoint = Reachable(text(*published, "endpoint"), url);
+    if (const std::string again = Reachable(text(*published, "replay_endpoint"), url);
+        !again.empty()) {
+      source.replay_endpoint = again;
+    }
+    source.topic = text(*published, "topic");
+    source.instance = facts.engine_id;
+    if (!source.endpoint.empty()) {
+      facts.events = std::move(source);
+    }
+  }
   const auto kv = health.find("kv");
   if (kv != health.end() && kv->is_object()) {
     facts.kv_host = text(*kv, "host");
@@ -76,8 +109,11 @@ Result<NodeFacts> ParseHealth(std::string_view json, const std::string& url) {
   return facts;
 }
 
-NodeProber::NodeProber(NodeTable& nodes, int64_t interval_us)
-    : nodes_(nodes), interval_us_(interval_us), thread_([this] {
+NodeProber::NodeProber(NodeTable& nodes, int64_t interval_us, std::function<void()> after_round)
+    : nodes_(nodes),
+      interval_us_(interval_us),
+      after_round_(std::move(after_round)),
+      thread_([this] {
         while (!wake_.closed()) {
           Round();
           wake_.PopFor(std::chrono::microseconds(interval_us_));
@@ -104,6 +140,9 @@ void NodeProber::Round() {
   }
   for (std::thread& probe : probes) {
     probe.join();
+  }
+  if (after_round_) {
+    after_round_();
   }
 }
 

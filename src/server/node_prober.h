@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -19,8 +20,9 @@ namespace kvik::server {
 
 class NodeProber {
  public:
-  // `nodes` must outlive the prober. Each round asks every node at once.
-  NodeProber(NodeTable& nodes, int64_t interval_us);
+  // `nodes` must outlive the prober. Each round asks every node at once; `after_round` is called
+  // when all have answered, or not, on the prober's thread; may be empty.
+  NodeProber(NodeTable& nodes, int64_t interval_us, std::function<void()> after_round = {});
   ~NodeProber();
   NodeProber(const NodeProber&) = delete;
   NodeProber& operator=(const NodeProber&) = delete;
@@ -33,6 +35,7 @@ class NodeProber {
 
   NodeTable& nodes_;
   const int64_t interval_us_;
+  const std::function<void()> after_round_;
   BoundedQueue<bool> wake_{1};
   std::thread thread_;
 };

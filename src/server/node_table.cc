@@ -9,12 +9,13 @@
 namespace kvik::server {
 namespace {
 
-// Bytes of text; about as many tokens as a few blocks have.
+// Bytes of text, and about how many tokens they are.
 constexpr size_t kPieceBytes = 256;
+constexpr int64_t kPieceTokens = 64;
 // Beyond it prompts of equal beginnings are not told apart.
 constexpr size_t kMaxPieces = 4096;
-// What a request costs besides its unseen pieces: its decoding.
-constexpr int64_t kRequestPieces = 4;
+// What a request costs besides the tokens of its prompt that are computed: its decoding.
+constexpr int64_t kRequestTokens = 256;
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t x = a ^ (b + 0x9E3779B97F4A7C15ULL + (a << 6) + (a >> 2));
@@ -56,8 +57,8 @@ std::vector<uint64_t> PromptPieces(std::string_view prompt) {
   return pieces;
 }
 
-NodeTable::NodeTable(const Clock& clock, size_t max_prefixes)
-    : clock_(clock), max_prefixes_(max_prefixes) {}
+NodeTable::NodeTable(const Clock& clock, size_t max_prefixes, const BlockHolders* holders)
+    : clock_(clock), max_prefixes_(max_prefixes), holders_(holders) {}
 
 const NodeTable::Node* NodeTable::Find(const std::string& url) const {
   const auto it = std::find_if(nodes_.begin(), nodes_.end(),
@@ -77,8 +78,8 @@ bool NodeTable::Join(const std::string& url, NodeRole role, int64_t lease_us) {
     node = &nodes_.emplace_back();
     node->state.url = url;
     node->state.reason = "not seen yet";
-    node->id = ++last_id_;
-    node->member = node->id;
+    node->state.id = ++last_id_;
+    node->member = node->state.id;
   } else if (node->state.lease_until_us == 0) {
     lease_us = 0;  // who was named at the start stays
   }
@@ -114,7 +115,7 @@ bool NodeTable::Up(const std::string& url, const NodeFacts& facts) {
   }
   const bool news = !node->state.up;
   if (node->state.facts.engine_id != facts.engine_id) {
-    node->id = ++last_id_;  // it started anew and has seen nothing
+    node->state.id = ++last_id_;  // it started anew and has seen nothing
   }
   node->state.facts = facts;
   node->state.up = true;
@@ -140,7 +141,24 @@ std::optional<bool> NodeTable::IsUp(const std::string& url) const {
   return node == nullptr ? std::nullopt : std::optional(node->state.up);
 }
 
-int64_t NodeTable::SeenBy(uint64_t id, std::span<const uint64_t> pieces) const {
+int64_t NodeTable::SeenBy(const Node& node, const PromptTrace& prompt, int64_t total) const {
+  const auto tokens_of = [&](int64_t pieces) {
+    return prompt.pieces.empty() ? 0 : total * pieces / std::ssize(prompt.pieces);
+  };
+  std::optional<int64_t> held;
+  if (holders_ != nullptr && prompt.block_size_tokens > 0) {
+    held = holders_->PrefixAt(node.state.id, prompt.blocks);
+  }
+  if (!held) {
+    return tokens_of(PiecesSentTo(node.state.id, prompt.pieces));
+  }
+  // What is being computed there for others will be held when this request's turn comes.
+  const auto end = std::find_if(prompt.pieces.begin(), prompt.pieces.end(),
+                                [&](uint64_t piece) { return !node.under_way.contains(piece); });
+  return std::max(*held * prompt.block_size_tokens, tokens_of(end - prompt.pieces.begin()));
+}
+
+int64_t NodeTable::PiecesSentTo(uint64_t id, std::span<const uint64_t> pieces) const {
   int64_t seen = 0;
   for (const uint64_t piece : pieces) {
     const auto it = by_hash_.find(piece);
@@ -167,7 +185,7 @@ void NodeTable::Note(uint64_t id, std::span<const uint64_t> pieces) {
       // Ids of nodes that are no more.
       std::erase_if(nodes, [&](uint64_t other) {
         return std::none_of(nodes_.begin(), nodes_.end(),
-                            [&](const Node& node) { return node.id == other; });
+                            [&](const Node& node) { return node.state.id == other; });
       });
       nodes.push_back(id);
     }
@@ -179,14 +197,15 @@ void NodeTable::Note(uint64_t id, std::span<const uint64_t> pieces) {
   }
 }
 
-std::unique_ptr<NodeTable::Visit> NodeTable::Pick(NodeRole role, std::span<const uint64_t> pieces,
+std::unique_ptr<NodeTable::Visit> NodeTable::Pick(NodeRole role, const PromptTrace& prompt,
                                                   std::span<const std::string> except) {
   MutexLock lock(mutex_);
   Node* best = nullptr;
   int64_t best_cost = 0;
   int64_t best_seen = 0;
   uint64_t best_draw = 0;
-  const auto total = static_cast<int64_t>(pieces.size());
+  const int64_t total =
+      prompt.num_tokens > 0 ? prompt.num_tokens : std::ssize(prompt.pieces) * kPieceTokens;
   for (Node& node : nodes_) {
     const NodeState& state = node.state;
     const bool fits =
@@ -194,9 +213,9 @@ std::unique_ptr<NodeTable::Visit> NodeTable::Pick(NodeRole role, std::span<const
     if (!state.up || !fits || std::find(except.begin(), except.end(), state.url) != except.end()) {
       continue;
     }
-    const int64_t seen = SeenBy(node.id, pieces);
+    const int64_t seen = SeenBy(node, prompt, total);
     const int64_t cost = node.pending + total - seen;
-    const uint64_t draw = Mix(pieces.empty() ? 0 : pieces.front(), Fnv1a(state.url));
+    const uint64_t draw = Mix(prompt.pieces.empty() ? 0 : prompt.pieces.front(), Fnv1a(state.url));
     if (best == nullptr || cost < best_cost || (cost == best_cost && draw < best_draw)) {
       best = &node;
       best_cost = cost;
@@ -207,12 +226,15 @@ std::unique_ptr<NodeTable::Visit> NodeTable::Pick(NodeRole role, std::span<const
   if (best == nullptr) {
     return nullptr;
   }
-  const int64_t cost = total - best_seen + kRequestPieces;
+  const int64_t cost = total - best_seen + kRequestTokens;
   best->pending += cost;
   ++best->state.running;
   ++best->state.requests;
-  Note(best->id, pieces);
-  return std::make_unique<Visit>(*this, best->member, best->state, best_seen, cost);
+  for (const uint64_t piece : prompt.pieces) {
+    ++best->under_way[piece];
+  }
+  Note(best->state.id, prompt.pieces);
+  return std::make_unique<Visit>(*this, best->member, best->state, best_seen, cost, prompt.pieces);
 }
 
 void NodeTable::End(const Visit& visit, bool failed) {
@@ -227,6 +249,33 @@ void NodeTable::End(const Visit& visit, bool failed) {
   }
   node->pending -= visit.cost_;
   --node->state.running;
+  for (const uint64_t piece : visit.pieces_) {
+    const auto it = node->under_way.find(piece);
+    if (--it->second == 0) {
+      node->under_way.erase(it);
+    }
+  }
+}
+
+std::optional<std::string> NodeTable::WhomToAsk() const {
+  if (holders_ == nullptr) {
+    return std::nullopt;
+  }
+  MutexLock lock(mutex_);
+  const Node* least = nullptr;
+  int prefill = 0;
+  int decode = 0;
+  for (const Node& node : nodes_) {
+    if (!node.state.up) {
+      continue;
+    }
+    ++(node.state.role == NodeRole::kPrefill ? prefill : decode);
+    if ((least == nullptr || node.pending < least->pending) && holders_->HeldBy(node.state.id)) {
+      least = &node;
+    }
+  }
+  return least != nullptr && std::max(prefill, decode) > 1 ? std::optional(least->state.url)
+                                                           : std::nullopt;
 }
 
 std::vector<NodeState> NodeTable::Nodes() const {
@@ -235,19 +284,23 @@ std::vector<NodeState> NodeTable::Nodes() const {
   states.reserve(nodes_.size());
   for (const Node& node : nodes_) {
     states.push_back(node.state);
+    if (holders_ != nullptr) {
+      states.back().held_blocks = holders_->HeldBy(node.state.id);
+    }
   }
   return states;
 }
 
 NodeTable::Visit::Visit(NodeTable& table, uint64_t member, const NodeState& node,
-                        int64_t seen_pieces, int64_t cost)
+                        int64_t seen_tokens, int64_t cost, std::vector<uint64_t> pieces)
     : table_(table),
       member_(member),
       url_(node.url),
       role_(node.role),
       facts_(node.facts),
-      seen_pieces_(seen_pieces),
-      cost_(cost) {}
+      seen_tokens_(seen_tokens),
+      cost_(cost),
+      pieces_(std::move(pieces)) {}
 
 NodeTable::Visit::~Visit() { table_.End(*this, /*failed=*/false); }
 

@@ -341,12 +341,31 @@ std::string FormatDetokenized(const std::string& text) {
   return Dump(json);
 }
 
+std::string FormatBlocks(const std::vector<uint64_t>& block_hashes, int32_t block_size_tokens,
+                         size_t num_tokens) {
+  Json json;
+  json["num_tokens"] = num_tokens;
+  json["block_size"] = block_size_tokens;
+  json["block_hashes"] = block_hashes;
+  return Dump(json);
+}
+
 std::string FormatHealth(const HealthFacts& facts) {
   Json json;
   json["status"] = facts.draining ? "draining" : "ok";
   json["role"] = facts.role;
-  if (facts.kv_port != 0) {
+  if (!facts.engine_id.empty()) {
     json["engine_id"] = facts.engine_id;
+  }
+  if (facts.events) {
+    Json& events = json["kv_events"];
+    events["endpoint"] = facts.events->endpoint;
+    if (!facts.events->replay_endpoint.empty()) {
+      events["replay_endpoint"] = facts.events->replay_endpoint;
+    }
+    events["topic"] = facts.events->topic;
+  }
+  if (facts.kv_port != 0) {
     json["kv"]["host"] = facts.kv_host;
     json["kv"]["port"] = facts.kv_port;
   }

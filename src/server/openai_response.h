@@ -92,14 +92,24 @@ std::string FormatModelList(const std::vector<ModelCard>& cards);
 std::string FormatTokens(const std::vector<TokenId>& tokens, int32_t max_model_len,
                          const text::Tokenizer* spell);
 std::string FormatDetokenized(const std::string& text);
+// Where events about blocks of KV are published (events/publisher.h).
+struct EventsAddress {
+  std::string endpoint;
+  std::string replay_endpoint;  // empty: none
+  std::string topic;
+};
 // What /health says, to routers too.
 struct HealthFacts {
   bool draining = false;
   std::string role;
-  std::string engine_id;
+  std::string engine_id;  // another one after each start
+  std::optional<EventsAddress> events;
   std::string kv_host;
   int32_t kv_port = 0;  // 0: peers get no KV here
 };
+// The blocks of a prompt of so many tokens.
+std::string FormatBlocks(const std::vector<uint64_t>& block_hashes, int32_t block_size_tokens,
+                         size_t num_tokens);
 std::string FormatHealth(const HealthFacts& facts);
 std::string FormatVersion(const std::string& version);
 

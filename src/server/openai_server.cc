@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "events/wire.h"
 #include "server/api_key.h"
 #include "server/generation.h"
 #include "server/sse.h"
@@ -57,6 +58,7 @@ struct OpenAiServer::Job {
 OpenAiServer::OpenAiServer(OpenAiServerOptions options, EngineClient& engine,
                            const PromptBuilder& prompts, ServerMetrics& metrics, const Clock& clock)
     : options_(std::move(options)),
+      hasher_(options_.hash ? std::optional<kv::BlockHasher>(*options_.hash) : std::nullopt),
       engine_(engine),
       prompts_(prompts),
       metrics_(metrics),
@@ -124,6 +126,8 @@ HttpResponse OpenAiServer::Route(const HttpRequest& request) {
       {"POST", "/tokenize", false, [&] { return Tokenize(request); }},
       {"POST", "/detokenize", false, [&] { return Detokenize(request); }},
       {"GET", "/kv/decisions", false, [&] { return KvDecisions(); }},
+      {"POST", "/kv/blocks/v1/chat/completions", false, [&] { return KvBlocks(request, true); }},
+      {"POST", "/kv/blocks/v1/completions", false, [&] { return KvBlocks(request, false); }},
       {"POST", "/reset_prefix_cache", false,
        [&] {
          engine_.ResetPrefixCache();
@@ -251,8 +255,9 @@ HttpResponse OpenAiServer::Health() {
   HealthFacts facts;
   facts.draining = engine_.draining();
   facts.role = options_.role;
+  facts.engine_id = options_.engine_id;
+  facts.events = options_.events;
   if (options_.kv_address) {
-    facts.engine_id = options_.kv_address->engine_id;
     facts.kv_host = options_.kv_address->host;
     facts.kv_port = options_.kv_address->port;
   }
@@ -269,6 +274,46 @@ HttpResponse OpenAiServer::KvDecisions() {
     }
   }
   return JsonResponse("{\"decisions\":[" + list + "]}");
+}
+
+HttpResponse OpenAiServer::KvBlocks(const HttpRequest& request, bool chat) {
+  std::vector<TokenId> tokens;
+  kv::ExtraKeys extra;
+  if (chat) {
+    ApiResult<ChatCompletionRequest> parsed = ParseChatCompletionRequest(request.body);
+    if (Failed(parsed)) {
+      return ErrorResponse(std::get<ApiError>(parsed));
+    }
+    const ChatCompletionRequest& body = std::get<ChatCompletionRequest>(parsed);
+    ApiResult<std::vector<TokenId>> prompt = prompts_.Chat(body.chat);
+    if (Failed(prompt)) {
+      return ErrorResponse(std::get<ApiError>(prompt));
+    }
+    tokens = std::move(std::get<std::vector<TokenId>>(prompt));
+    extra.cache_salt = body.params.cache_salt;
+  } else {
+    ApiResult<CompletionRequest> parsed = ParseCompletionRequest(request.body);
+    if (Failed(parsed)) {
+      return ErrorResponse(std::get<ApiError>(parsed));
+    }
+    CompletionRequest& body = std::get<CompletionRequest>(parsed);
+    PromptInput& first = body.prompts.front();
+    if (const auto* text = std::get_if<std::string>(&first)) {
+      tokens = prompts_.Text(*text, body.add_special_tokens);
+    } else {
+      tokens = std::move(std::get<std::vector<TokenId>>(first));
+    }
+    extra.cache_salt = body.params.cache_salt;
+  }
+  std::vector<uint64_t> blocks;
+  if (hasher_) {
+    kv::HashChain chain(extra, options_.block_size_tokens);
+    chain.Extend(*hasher_, tokens);
+    for (const kv::ContentKey& key : chain.keys()) {
+      blocks.push_back(events::HashNumber(key.hash));
+    }
+  }
+  return JsonResponse(FormatBlocks(blocks, options_.block_size_tokens, tokens.size()));
 }
 
 ApiResult<KvTerms> OpenAiServer::Terms(const HttpRequest& request, Job& job) {
@@ -319,7 +364,7 @@ ApiResult<KvTerms> OpenAiServer::Terms(const HttpRequest& request, Job& job) {
       returned.remote_host = host == nullptr ? "" : host->substr(0, host->rfind(':'));
     }
     returned.remote_port = options_.kv_address->port;
-    returned.remote_engine_id = options_.kv_address->engine_id;
+    returned.remote_engine_id = options_.engine_id;
     returned.remote_request_id = job.head.id;
     job.returned = std::move(returned);
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "kv/block_hasher.h"
 #include "server/engine_client.h"
 #include "server/generation.h"
 #include "server/http.h"
@@ -24,7 +25,6 @@ namespace kvik::server {
 struct KvAddress {
   std::string host;  // a wildcard: whatever the client has reached us by
   int32_t port = 0;
-  std::string engine_id;  // another one after each start
 };
 
 struct OpenAiServerOptions {
@@ -36,7 +36,12 @@ struct OpenAiServerOptions {
   std::function<int64_t()> unix_seconds;
   uint64_t id_seed = 0;  // of request ids
   std::string role = "both";
-  float default_quality = 1;  // of requests that name none
+  std::string engine_id;                // another one after each start
+  std::optional<EventsAddress> events;  // where events about the cache's blocks are published
+  // How the cache names its blocks, for routers that ask; none: they are not told.
+  std::optional<kv::HashOptions> hash;
+  int32_t block_size_tokens = 0;  // with `hash`
+  float default_quality = 1;      // of requests that name none
   // Whether requests of this quality can be served at all; empty: all can.
   std::function<Result<void>(const kv::MinQuality&)> check_quality;
   std::optional<KvAddress> kv_address;  // none: requests with kv_transfer_params are refused
@@ -69,6 +74,8 @@ class OpenAiServer {
   HttpResponse Models(const HttpRequest& request);
   HttpResponse Health();
   HttpResponse KvDecisions();
+  // The names that the blocks of the prompt would have, of a request of this path.
+  HttpResponse KvBlocks(const HttpRequest& request, bool chat);
   // What the request says of KV, checked; also fills in job.returned.
   ApiResult<KvTerms> Terms(const HttpRequest& request, Job& job);
   HttpResponse Run(const HttpRequest& request, Job job);
@@ -79,6 +86,7 @@ class OpenAiServer {
   std::string NewId(const char* prefix, const HttpRequest& request);
 
   OpenAiServerOptions options_;
+  const std::optional<kv::BlockHasher> hasher_;
   EngineClient& engine_;
   const PromptBuilder& prompts_;
   ServerMetrics& metrics_;

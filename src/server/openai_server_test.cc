@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "events/wire.h"
 #include "server/sse.h"
 #include "server/testing/scripted_engine.h"
 
@@ -370,7 +371,9 @@ TEST_F(OpenAiServerTest, KvTransferParamsGoInAndComeOut) {
   EXPECT_EQ(refused["error"]["param"], "kv_transfer_params");
 
   OpenAiServerOptions options = Options();
-  options.kv_address = KvAddress{.host = "0.0.0.0", .port = 4711, .engine_id = "e1"};
+  options.kv_address = KvAddress{.host = "0.0.0.0", .port = 4711};
+  options.engine_id = "e1";
+  options.events = EventsAddress{"tcp://0.0.0.0:5557", "tcp://0.0.0.0:5558", "kv"};
   options.role = "prefill";
   OpenAiServer server(options, engine_, prompts_, metrics_, clock_);
   HttpRequest request;
@@ -408,6 +411,52 @@ TEST_F(OpenAiServerTest, KvTransferParamsGoInAndComeOut) {
   EXPECT_EQ(health["role"], "prefill");
   EXPECT_EQ(health["kv"]["port"], 4711);
   EXPECT_EQ(health["engine_id"], "e1");
+  EXPECT_EQ(health["kv_events"], (Json{{"endpoint", "tcp://0.0.0.0:5557"},
+                                       {"replay_endpoint", "tcp://0.0.0.0:5558"},
+                                       {"topic", "kv"}}));
+}
+
+// Routers ask so: the names are those under which the cache keeps the blocks of the very request.
+TEST_F(OpenAiServerTest, SaysHowTheBlocksOfAPromptAreNamed) {
+  OpenAiServerOptions options = Options();
+  options.hash = kv::HashOptions{};
+  options.hash->model = "m";
+  options.block_size_tokens = 4;
+  OpenAiServer server(options, engine_, prompts_, metrics_, clock_);
+  const auto ask = [&](const std::string& path, const Json& body) {
+    HttpRequest request;
+    request.method = "POST";
+    request.path = "/kv/blocks" + path;
+    request.client_gone = [] { return false; };
+    request.body = body.dump();
+    const HttpResponse response = server.Handle(request);
+    EXPECT_EQ(response.status, 200) << response.body;
+    return Json::parse(response.body);
+  };
+  const auto names = [&](const std::vector<TokenId>& tokens, const std::string& salt) {
+    kv::HashChain chain({"", salt}, 4);
+    chain.Extend(kv::BlockHasher(*options.hash), tokens);
+    std::vector<uint64_t> numbers;
+    for (const kv::ContentKey& key : chain.keys()) {
+      numbers.push_back(events::HashNumber(key.hash));
+    }
+    return numbers;
+  };
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  EXPECT_EQ(ask("/v1/completions", {{"prompt", tokens}}),
+            (Json{{"num_tokens", 9}, {"block_size", 4}, {"block_hashes", names(tokens, "")}}));
+  EXPECT_EQ(ask("/v1/completions", {{"prompt", tokens}, {"cache_salt", "s"}})["block_hashes"],
+            Json(names(tokens, "s")));
+  const std::vector<TokenId> text = prompts_.Text("some text that is long enough", true);
+  EXPECT_EQ(ask("/v1/completions", {{"prompt", "some text that is long enough"}})["block_hashes"],
+            Json(names(text, "")));
+  const Json messages = {{{"role", "user"}, {"content", "hello"}}};
+  const Json chat = ask("/v1/chat/completions", {{"messages", messages}});
+  engine_.SetAnswer("fine");
+  Post("/v1/chat/completions", {{"messages", messages}});
+  EXPECT_EQ(chat["block_hashes"], Json(names(engine_.requests().back().prompt, "")));
+  EXPECT_GT(chat["block_hashes"].size(), 0U);
+  EXPECT_EQ(Post("/kv/blocks/v1/completions", {{"prompt", 7}}, 400)["error"]["param"], "prompt");
 }
 
 TEST_F(OpenAiServerTest, TheLastChunkTellsWhereKvCameFrom) {

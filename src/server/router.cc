@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/json_parse.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "base/rng.h"
 #include "server/api_error.h"
 #include "server/api_key.h"
@@ -29,6 +31,12 @@ using Json = nlohmann::ordered_json;
 constexpr std::chrono::milliseconds kClientCheckInterval{100};
 constexpr int64_t kMaxLeaseMs = 24 * 3600 * 1000;
 constexpr int kToAllTimeoutS = 10;  // of a node, when each is told something
+// For a node to say how blocks are named: more than tokenising a long prompt takes, and little
+// beside computing one. One that was silent is not asked again for a while.
+constexpr std::chrono::milliseconds kNamesPatience{200};
+constexpr int64_t kNamesPauseUs = 1'000'000;
+constexpr size_t kMaxNamesBytes = size_t{8} << 20;
+constexpr uint64_t kMaxPromptTokens = uint64_t{1} << 24;
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -65,6 +73,32 @@ std::string PromptText(const Json& body) {
     }
   }
   return {};
+}
+
+// What a node says of the blocks of a prompt. False: nothing of use.
+bool ReadBlocks(const std::string& text, PromptTrace& prompt) {
+  const Result<Json> json = ParseJson<Json>(text, {.max_nesting = 4});
+  if (!json || !json->is_object()) {
+    return false;
+  }
+  const auto number = [&](const char* name) {
+    const auto it = json->find(name);
+    return it != json->end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
+  };
+  const uint64_t num_tokens = number("num_tokens");
+  const uint64_t block_size = number("block_size");
+  const auto hashes = json->find("block_hashes");
+  if (num_tokens == 0 || num_tokens > kMaxPromptTokens || block_size == 0 ||
+      block_size > kMaxPromptTokens || hashes == json->end() || !hashes->is_array() ||
+      hashes->size() != num_tokens / block_size ||
+      !std::all_of(hashes->begin(), hashes->end(),
+                   [](const Json& hash) { return hash.is_number_unsigned(); })) {
+    return false;
+  }
+  prompt.num_tokens = static_cast<int64_t>(num_tokens);
+  prompt.block_size_tokens = static_cast<int32_t>(block_size);
+  prompt.blocks = hashes->get<std::vector<uint64_t>>();
+  return true;
 }
 
 HttpHeaders ForwardedHeaders(const HttpRequest& request) {
@@ -146,12 +180,29 @@ struct Router::Metrics {
     for (const char* role : {"prefill", "decode"}) {
       Retries(role);
     }
+    for (const char* outcome : {"ok", "refused", "failed"}) {
+      Lookups(outcome);
+    }
   }
   void Request(const char* outcome) { Requests(outcome).Add(); }
+  // A node was asked how a prompt's blocks are named.
+  void Names(const char* outcome) { Lookups(outcome).Add(); }
+  // Follows a total that is kept elsewhere.
+  void Count(const char* name, const char* help, const std::string& url, int64_t total)
+      KVIK_EXCLUDES(mutex) {
+    MutexLock lock(mutex);
+    int64_t& seen = totals[name + url];
+    // A node that has started anew counts anew.
+    const int64_t more = total < seen ? total : total - seen;
+    seen = total;
+    registry.AddCounter(name, help, {{"url", url}}).Add(static_cast<double>(more));
+  }
   // A call that failed and was made again at another node, or done without.
   void Retry(const char* role) { Retries(role).Add(); }
 
   MetricsRegistry registry;
+  Mutex mutex;
+  std::map<std::string, int64_t> totals KVIK_GUARDED_BY(mutex);
   Histogram& first_byte = registry.AddHistogram(
       "kvik:router_time_to_first_byte_seconds", "From arrival to the first byte of an answer.",
       {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60});
@@ -162,6 +213,11 @@ struct Router::Metrics {
  private:
   Counter& Requests(const char* outcome) {
     return registry.AddCounter("kvik:router_requests_total", "Requests by how they ended.",
+                               {{"outcome", outcome}});
+  }
+  Counter& Lookups(const char* outcome) {
+    return registry.AddCounter("kvik:router_block_lookups_total",
+                               "Prompts whose blocks a node was asked to name, by what came of it.",
                                {{"outcome", outcome}});
   }
   Counter& Retries(const char* role) {
@@ -180,7 +236,7 @@ class Router::Relay : public std::enable_shared_from_this<Relay> {
         body_(std::move(body)),
         id_(std::move(id)),
         arrived_us_(router.clock_.NowMicros()),
-        pieces_(PromptPieces(PromptText(body_))) {
+        prompt_{.pieces = PromptPieces(PromptText(body_))} {
     headers_.emplace_back("X-Request-Id", id_);
   }
 
@@ -188,8 +244,9 @@ class Router::Relay : public std::enable_shared_from_this<Relay> {
   HttpResponse Run(const HttpRequest& request) {
     const auto gone = [&] { return request.client_gone(); };
     const bool arranged = body_.contains("kv_transfer_params");  // the client did it by itself
+    AskForBlocks(gone);
     for (;;) {
-      decode_.visit = router_.nodes_.Pick(NodeRole::kDecode, pieces_, decode_.tried);
+      decode_.visit = router_.nodes_.Pick(NodeRole::kDecode, prompt_, decode_.tried);
       if (decode_.visit == nullptr) {
         router_.metrics_->Request("failed");
         return last_failure_ ? *std::move(last_failure_)
@@ -293,10 +350,44 @@ class Router::Relay : public std::enable_shared_from_this<Relay> {
     }
   }
 
+  // Fills in the names of the prompt's blocks if a node says them soon. Without them the prompt
+  // goes by its text.
+  void AskForBlocks(const Gone& gone) {
+    const std::optional<std::string> url = router_.nodes_.WhomToAsk();
+    if (!url || prompt_.pieces.empty() || router_.clock_.NowMicros() < router_.ask_again_us_) {
+      return;
+    }
+    HttpExchange exchange;
+    exchange.path = "/kv/blocks" + path_;
+    exchange.headers = headers_;
+    exchange.body = Dump(body_);
+    asking_ = std::make_unique<UpstreamCall>(0, *url, std::move(exchange), names_);
+    std::string reply;
+    int status = 0;
+    for (;;) {
+      std::optional<UpstreamEvent> event = names_->PopFor(kNamesPatience);
+      if (!event && gone()) {
+        return;
+      }
+      if (!event || event->error || reply.size() > kMaxNamesBytes) {
+        router_.metrics_->Names("failed");
+        router_.ask_again_us_ = router_.clock_.NowMicros() + kNamesPauseUs;
+        return;
+      }
+      if (event->kind == UpstreamEvent::Kind::kEnd) {
+        break;
+      }
+      status = event->kind == UpstreamEvent::Kind::kStart ? event->status : status;
+      reply += event->bytes;
+    }
+    const bool read = status == 200 && ReadBlocks(reply, prompt_);
+    router_.metrics_->Names(read ? "ok" : "refused");  // the request itself will be refused, too
+  }
+
   // Finds a prefill node that takes the prompt. What is returned goes to the client and that is it.
   std::optional<HttpResponse> Prefill(const Gone& gone) {
     for (;;) {
-      prefill_.visit = router_.nodes_.Pick(NodeRole::kPrefill, pieces_, prefill_.tried);
+      prefill_.visit = router_.nodes_.Pick(NodeRole::kPrefill, prompt_, prefill_.tried);
       if (prefill_.visit == nullptr) {
         prefill_.call.reset();
         if (!router_.options_.fail_without_prefill) {
@@ -309,7 +400,7 @@ class Router::Relay : public std::enable_shared_from_this<Relay> {
       // What the decode node may have of earlier turns needs not be computed again.
       const NodeFacts& other = decode_.visit->facts();
       const bool has_more =
-          !other.kv_host.empty() && decode_.visit->seen_pieces() > prefill_.visit->seen_pieces();
+          !other.kv_host.empty() && decode_.visit->seen_tokens() > prefill_.visit->seen_tokens();
       body["kv_transfer_params"] = TransferJson(has_more, true, has_more ? &other : nullptr, id_);
       Call(prefill_, body);
       const std::optional<UpstreamEvent> head = Next(prefill_, gone);
@@ -413,8 +504,10 @@ class Router::Relay : public std::enable_shared_from_this<Relay> {
   const Json body_;
   const std::string id_;
   const int64_t arrived_us_;
-  const std::vector<uint64_t> pieces_;
+  PromptTrace prompt_;
   const std::shared_ptr<UpstreamCall::Queue> events_ = UpstreamCall::MakeQueue();
+  const std::shared_ptr<UpstreamCall::Queue> names_ = UpstreamCall::MakeQueue();
+  std::unique_ptr<UpstreamCall> asking_;  // may end long after it was given up
   int calls_ = 0;
   Part prefill_;
   Part decode_;
@@ -602,6 +695,9 @@ HttpResponse Router::ListNodes() const {
       entry["kv"] = node.facts.kv_host + ":" + std::to_string(node.facts.kv_port);
     }
     entry["engine_id"] = node.facts.engine_id;
+    if (node.facts.events) {
+      entry["kv_blocks"] = node.held_blocks.value_or(0);
+    }
     entry["requests_running"] = node.running;
     entry["requests"] = node.requests;
     entry["failures"] = node.failures;
@@ -661,6 +757,8 @@ HttpResponse Router::LeaveNode(const HttpRequest& request) {
 
 std::string Router::RenderMetrics() const {
   MetricsRegistry& registry = metrics_->registry;
+  const std::map<uint64_t, events::FollowStats> follow =
+      options_.follow_stats ? options_.follow_stats() : std::map<uint64_t, events::FollowStats>();
   for (const NodeState& node : nodes_.Nodes()) {
     const MetricsRegistry::Labels labels = {{"url", node.url}, {"role", NodeRoleName(node.role)}};
     registry.AddGauge("kvik:router_node_up", "Whether the node answers.", labels)
@@ -669,6 +767,26 @@ std::string Router::RenderMetrics() const {
         .AddGauge("kvik:router_node_requests_running", "Requests that the router has there.",
                   labels)
         .Set(static_cast<double>(node.running));
+    if (node.held_blocks) {
+      registry.AddGauge("kvik:router_node_kv_blocks", "KV blocks that the node holds.", labels)
+          .Set(static_cast<double>(*node.held_blocks));
+    }
+    const auto follows = follow.find(node.id);
+    if (follows == follow.end()) {
+      continue;
+    }
+    const events::FollowStats& stats = follows->second;
+    registry
+        .AddGauge("kvik:router_node_kv_events_up_to_date", "Whether no event is known to miss.",
+                  labels)
+        .Set(stats.up_to_date ? 1 : 0);
+    metrics_->Count("kvik:router_kv_event_batches_total", "Batches of KV events, by node.",
+                    node.url, stats.batches);
+    metrics_->Count("kvik:router_kv_event_gaps_total", "Times that batches were missing.", node.url,
+                    stats.gaps);
+    metrics_->Count("kvik:router_kv_event_start_overs_total",
+                    "Times that what a node holds was learned from nothing.", node.url,
+                    stats.start_overs);
   }
   return registry.Render();
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // server/router.h: one OpenAI address for many servers: prefill on one node, decoding on another.
 //
-// A request goes to the node that decodes it, chosen by what it has seen and how busy it is. If
+// A request goes to the node that decodes it, chosen by what it has of the prompt and how busy it
+// is. Where the events of nodes are followed, one of them is asked how the prompt's blocks are
+// named (POST /kv/blocks/...), so that the router needs no tokenizer. If
 // that node only decodes, a prefill node gets the prompt first, with one token to generate; as soon
 // as it has accepted it the decode node gets the request and comes for the KV while it is computed.
 // What the prefill node refuses is refused to the client. Whatever else goes wrong there, the
@@ -16,10 +18,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "base/clock.h"
+#include "events/follower.h"
 #include "server/http.h"
 #include "server/node_table.h"
 
@@ -36,6 +40,8 @@ struct RouterOptions {
   int64_t silent_accept_us = 2'000'000;
   uint64_t id_seed = 0;           // of request ids
   std::function<void()> on_join;  // somebody joined; may be empty
+  // How following the nodes' KV events goes, by NodeState::id; empty: they are not followed.
+  std::function<std::map<uint64_t, events::FollowStats>()> follow_stats;
 };
 
 // Handle is thread-safe; it runs on the connection's thread and waits there.
@@ -73,6 +79,7 @@ class Router {
   const std::unique_ptr<Metrics> metrics_;
   std::atomic<uint64_t> next_id_{0};
   std::atomic<bool> draining_{false};
+  std::atomic<int64_t> ask_again_us_{0};  // after a node did not say how blocks are named
 };
 
 }  // namespace kvik::server

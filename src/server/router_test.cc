@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <latch>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/block_holders.h"
 #include "server/node_prober.h"
 #include "server/testing/running_server.h"
 
@@ -127,11 +129,13 @@ void WaitUntilGone(const std::function<bool()>& gone) {
 
 class RouterTest : public ::testing::Test {
  protected:
+  explicit RouterTest(const BlockHolders* holders = nullptr) : nodes_(clock_, 1000, holders) {}
   void Add(const std::string& url, NodeRole role, int32_t kv_port = 7) {
     nodes_.Join(url, role, 0);
-    nodes_.Up(
-        url,
-        {.engine_id = "e" + std::to_string(kv_port), .kv_host = "10.0.0.1", .kv_port = kv_port});
+    nodes_.Up(url, {.engine_id = "e" + std::to_string(kv_port),
+                    .kv_host = "10.0.0.1",
+                    .kv_port = kv_port,
+                    .events = {}});
   }
   // A URL that nobody listens on.
   static std::string DeadUrl() { return testing::RunningServer(Answers).url(); }
@@ -157,7 +161,7 @@ class RouterTest : public ::testing::Test {
   }
 
   ManualClock clock_;
-  NodeTable nodes_{clock_, 1000};
+  NodeTable nodes_;
 };
 
 class Collector final : public HttpStream {
@@ -565,6 +569,120 @@ TEST_F(RouterTest, OtherRequestsGoToAnyNode) {
   Router router({}, nodes_, clock_);
   EXPECT_EQ(router.Handle(Request("GET", "/v1/models", Json())).body, "GET/v1/models");
   EXPECT_EQ(router.Handle(Request("POST", "/tokenize", Json::object())).body, "POST/tokenize");
+}
+
+// Two nodes whose KV events are heard.
+class FollowingRouterTest : public RouterTest {
+ protected:
+  FollowingRouterTest() : RouterTest(&holders_) {}
+  void Hold(const std::string& url, std::vector<uint64_t> blocks) {
+    const events::ReceivedEvent event = {kv::BlockEventKind::kStored, kv::BlockMedium::kCache,
+                                         std::move(blocks)};
+    holders_.OnEvents(StateOf(url).id, {&event, 1});
+  }
+  // Names blocks 1, 2, ... of any prompt as `names` says, and answers.
+  static std::function<HttpResponse(const HttpRequest&)> Names(
+      std::function<HttpResponse()> names) {
+    return [names = std::move(names)](const HttpRequest& request) {
+      return request.path == std::string("/kv/blocks") + kPath ? names() : Answers(request);
+    };
+  }
+  static HttpResponse Eight() {
+    return Say(200, R"({"num_tokens":130,"block_size":16,"block_hashes":[1,2,3,4,5,6,7,8]})");
+  }
+
+  BlockHolders holders_{1000};
+};
+
+TEST_F(FollowingRouterTest, APromptGoesToTheNodeThatHasItWhoeverPutItThere) {
+  for (int i = 0; i < 8; ++i) {
+    FakeNode one(Names(Eight));
+    FakeNode two(Names(Eight));
+    Add(one.url(), NodeRole::kBoth, 1);
+    Add(two.url(), NodeRole::kBoth, 2);
+    Hold(one.url(), {100});
+    Hold(two.url(), {1, 2, 3, 4, 5, 6, 7, 8});
+    Send({{"prompt", "prompt " + std::to_string(i)}});
+    const size_t asked = one.bodies().size() + two.bodies().size();
+    EXPECT_EQ(asked, 2U);  // for the names, and for the answer
+    EXPECT_EQ(StateOf(one.url()).requests, 0);
+    EXPECT_EQ(StateOf(two.url()).requests, 1);
+    nodes_.Leave(one.url());
+    nodes_.Leave(two.url());
+  }
+}
+
+TEST_F(FollowingRouterTest, WithoutUsableNamesPromptsGoByTheirText) {
+  for (const std::function<HttpResponse()>& names : std::vector<std::function<HttpResponse()>>{
+           [] { return Say(404, "{}"); }, [] { return Say(200, "no JSON"); },
+           [] { return Say(200, R"({"num_tokens":130,"block_size":16,"block_hashes":[1]})"); },
+           [] { return Say(200, R"({"num_tokens":16,"block_size":16,"block_hashes":["1"]})"); },
+           [] { return Say(200, R"({"num_tokens":130,"block_size":0,"block_hashes":[]})"); }}) {
+    FakeNode one(Names(names));
+    FakeNode two(Names(names));
+    Add(one.url(), NodeRole::kBoth, 1);
+    Add(two.url(), NodeRole::kBoth, 2);
+    Hold(one.url(), {1});
+    Hold(two.url(), {2});
+    const auto requests = [&](const std::string& url) { return StateOf(url).requests; };
+    EXPECT_EQ(Send({{"prompt", "text"}}).status, 200);
+    EXPECT_EQ(Send({{"prompt", "text"}}).status, 200);
+    EXPECT_EQ(std::max(requests(one.url()), requests(two.url())), 2);  // both at one
+    nodes_.Leave(one.url());
+    nodes_.Leave(two.url());
+  }
+}
+
+TEST_F(FollowingRouterTest, ANodeThatDoesNotSayNamesSoonIsNotWaitedFor) {
+  std::latch answered(1);
+  FakeNode one(Names([&] {
+    answered.wait();
+    return Eight();
+  }));
+  FakeNode two(Names([&] {
+    answered.wait();
+    return Eight();
+  }));
+  Add(one.url(), NodeRole::kBoth, 1);
+  Add(two.url(), NodeRole::kBoth, 2);
+  Hold(one.url(), {1});
+  Router router({}, nodes_, clock_);
+  const HttpRequest request = Request("POST", kPath, {{"prompt", "text"}});
+  // The call for names is broken with the request: it must be able to end.
+  std::thread late([&] {
+    while (StateOf(one.url()).requests + StateOf(two.url()).requests == 0) {
+      std::this_thread::yield();
+    }
+    answered.count_down();
+  });
+  EXPECT_EQ(router.Handle(request).status, 200);
+  late.join();
+  const std::string metrics = router.Handle(Request("GET", "/metrics", nullptr)).body;
+  EXPECT_THAT(metrics, HasSubstr("kvik:router_block_lookups_total{outcome=\"failed\"} 1"));
+  // And for a while nobody is asked.
+  const size_t before = one.bodies().size() + two.bodies().size();
+  EXPECT_EQ(router.Handle(request).status, 200);
+  EXPECT_EQ(one.bodies().size() + two.bodies().size(), before + 1);
+}
+
+TEST(ParseHealth, TellsWhereKvEventsArePublished) {
+  const auto facts = [](const std::string& events) {
+    return ParseHealth(R"({"engine_id":"e","kv_events":)" + events + "}", "http://10.1.1.1:80");
+  };
+  const auto whole = facts(
+      R"({"endpoint":"tcp://0.0.0.0:5557","replay_endpoint":"tcp://10.0.0.2:5558","topic":"t"})");
+  ASSERT_TRUE(whole && whole->events);
+  EXPECT_EQ(*whole->events,
+            (events::EventSource{"tcp://10.1.1.1:5557", "tcp://10.0.0.2:5558", "t", "e"}));
+  const auto less = facts(R"({"endpoint":"ipc:///tmp/x","topic":7})");
+  ASSERT_TRUE(less && less->events);
+  EXPECT_EQ(*less->events, (events::EventSource{"ipc:///tmp/x", std::nullopt, "", "e"}));
+  for (const char* none : {"7", "{}", R"({"endpoint":5})", R"({"endpoint":"tcp://"})",
+                           R"({"endpoint":"pgm://x:1"})"}) {
+    const auto node = facts(none);
+    ASSERT_TRUE(node.has_value()) << none;
+    EXPECT_FALSE(node->events) << none;
+  }
 }
 
 TEST(ParseHealth, TakesWhatNodesSayAndNothingElse) {

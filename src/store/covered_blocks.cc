@@ -2,38 +2,25 @@
 #include "store/covered_blocks.h"
 
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 
 namespace kvik::store {
-namespace {
 
-BlockEvent EventOf(BlockEventKind kind, TierKind medium, const ObjectMeta& meta) {
-  BlockEvent event;
-  event.kind = kind;
-  event.medium = medium;
-  event.tenant = meta.key.tenant;
-  event.domain = meta.key.block.content.domain;
-  event.numerics = meta.key.block.numerics;
-  return event;
-}
-
-}  // namespace
+using kv::BlockEvent;
+using kv::BlockEventKind;
 
 size_t CoveredBlocks::BlockHashOf::operator()(const Block& block) const {
   return block.key.content.Digest() ^ block.key.numerics.value ^ block.tenant.value;
 }
 
-CoveredBlocks::CoveredBlocks(TierKind medium, std::shared_ptr<EventSink> sink)
+CoveredBlocks::CoveredBlocks(kv::BlockMedium medium, std::shared_ptr<EventSink> sink)
     : medium_(medium), sink_(std::move(sink)) {}
 
-void CoveredBlocks::Add(const ObjectMeta& meta, std::span<const TokenId> tokens) {
-  if (sink_ == nullptr) {
+void CoveredBlocks::Add(const ObjectMeta& meta) {
+  if (sink_ == nullptr || !sink_->Concerns(meta)) {
     return;
   }
-  const size_t block_tokens =
-      tokens.size() % meta.blocks.size() == 0 ? tokens.size() / meta.blocks.size() : 0;
   Block block{meta.key.block, meta.key.tenant};
   // One event per run of blocks that are news.
   BlockEvent event;
@@ -49,22 +36,22 @@ void CoveredBlocks::Add(const ObjectMeta& meta, std::span<const TokenId> tokens)
       continue;
     }
     if (event.blocks.empty()) {
-      event = EventOf(BlockEventKind::kStored, medium_, meta);
+      event.medium = medium_;
       event.parent = i == 0 ? meta.parent : meta.blocks[i - 1];
     }
     event.blocks.push_back(meta.blocks[i]);
-    const auto of_block = tokens.subspan(i * block_tokens, block_tokens);
-    event.tokens.insert(event.tokens.end(), of_block.begin(), of_block.end());
   }
   send();
 }
 
 void CoveredBlocks::Remove(const ObjectMeta& meta) {
-  if (sink_ == nullptr) {
+  if (sink_ == nullptr || !sink_->Concerns(meta)) {
     return;
   }
   Block block{meta.key.block, meta.key.tenant};
-  BlockEvent event = EventOf(BlockEventKind::kRemoved, medium_, meta);
+  BlockEvent event;
+  event.kind = BlockEventKind::kRemoved;
+  event.medium = medium_;
   for (const kv::BlockHash& hash : meta.blocks) {
     block.key.content.hash = hash;
     const auto found = counts_.find(block);
@@ -80,7 +67,7 @@ void CoveredBlocks::Remove(const ObjectMeta& meta) {
 }
 
 void CoveredBlocks::Clear() {
-  if (sink_ == nullptr) {
+  if (sink_ == nullptr || counts_.empty()) {
     return;
   }
   counts_.clear();

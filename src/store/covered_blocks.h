@@ -7,10 +7,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <unordered_map>
 
-#include "base/types.h"
 #include "store/events.h"
 #include "store/object.h"
 
@@ -19,10 +17,9 @@ namespace kvik::store {
 class CoveredBlocks {
  public:
   // Does nothing at all when `sink` is null.
-  CoveredBlocks(TierKind medium, std::shared_ptr<EventSink> sink);
+  CoveredBlocks(kv::BlockMedium medium, std::shared_ptr<EventSink> sink);
 
-  // `tokens`: of all blocks of the object, or empty when they are not known.
-  void Add(const ObjectMeta& meta, std::span<const TokenId> tokens = {});
+  void Add(const ObjectMeta& meta);
   // REQUIRES: was added.
   void Remove(const ObjectMeta& meta);
   // Everything went at once.
@@ -37,7 +34,7 @@ class CoveredBlocks {
   struct BlockHashOf {
     size_t operator()(const Block& block) const;
   };
-  const TierKind medium_;
+  const kv::BlockMedium medium_;
   const std::shared_ptr<EventSink> sink_;
   std::unordered_map<Block, int32_t, BlockHashOf> counts_;
 };

@@ -68,7 +68,7 @@ struct DiskTier::State {
         clock(the_clock),
         files(the_files),
         catalog(std::move(catalog_options)),
-        covered(TierKind::kDisk, std::move(events)) {
+        covered(kv::BlockMedium::kDisk, std::move(events)) {
     stats.kind = TierKind::kDisk;
     stats.budget_bytes = options.budget_bytes;
   }

@@ -44,7 +44,7 @@ MemoryTier::MemoryTier(const MemoryTierOptions& options, const Clock& clock,
       clock_(clock),
       account_(std::make_shared<MemoryAccount>()),
       catalog_(CatalogOptionsOf(options)),
-      covered_(TierKind::kMemory, std::move(events)) {
+      covered_(kv::BlockMedium::kMemory, std::move(events)) {
   stats_.kind = TierKind::kMemory;
   stats_.budget_bytes = options.budget_bytes;
 }
@@ -101,9 +101,8 @@ Result<void> MemoryTier::MakeRoom(const ObjectKey& key, uint64_t size_bytes) {
   return {};
 }
 
-void MemoryTier::Insert(std::shared_ptr<const ObjectMeta> meta, Buffer bytes,
-                        std::span<const TokenId> tokens) {
-  covered_.Add(*meta, tokens);
+void MemoryTier::Insert(std::shared_ptr<const ObjectMeta> meta, Buffer bytes) {
+  covered_.Add(*meta);
   const uint64_t size_bytes = bytes.size_bytes();
   const Slot slot = catalog_.Insert(std::move(meta), size_bytes, size_bytes + kObjectOverheadBytes,
                                     clock_.NowMicros());
@@ -160,12 +159,12 @@ std::vector<Result<void>> MemoryTier::Put(std::span<const Object> objects,
   std::vector<Result<void>> results;
   results.reserve(objects.size());
   for (const Object& object : objects) {
-    results.push_back(Share(object, {}));
+    results.push_back(Share(object));
   }
   return results;
 }
 
-Result<void> MemoryTier::Share(const Object& object, std::span<const TokenId> tokens) {
+Result<void> MemoryTier::Share(const Object& object) {
   KVIK_TRY(object.meta->Check());
   MutexLock lock(mutex_);
   DropExpired();
@@ -177,7 +176,7 @@ Result<void> MemoryTier::Share(const Object& object, std::span<const TokenId> to
     ++stats_.rejected;
     return room;
   }
-  Insert(object.meta, object.bytes.ChargedTo(account_), tokens);
+  Insert(object.meta, object.bytes.ChargedTo(account_));
   return {};
 }
 
@@ -228,7 +227,7 @@ Result<Object> MemoryTier::Commit(PendingPut put) {
     return Err(ErrorCode::kExhausted, "what came meanwhile leaves the object no room");
   }
   stats_.evictions += EraseAll(*in_the_way);
-  Insert(object.meta, object.bytes, put.tokens_);
+  Insert(object.meta, object.bytes);
   return object;
 }
 

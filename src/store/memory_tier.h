@@ -56,7 +56,6 @@ class PendingPut {
   std::shared_ptr<const ObjectMeta> meta_;
   WritableBuffer buffer_;
   int64_t deadline_us_ = kNoDeadline;
-  std::vector<TokenId> tokens_;
   bool write_back_ = true;
 };
 
@@ -82,8 +81,8 @@ class MemoryTier final : public Tier {
   // kExhausted, kInvalidInput.
   Result<std::optional<PendingPut>> BeginPut(const ObjectMeta& meta, uint64_t size_bytes,
                                              int64_t deadline_us);
-  // As Put of one object, with the tokens of its blocks for the event.
-  Result<void> Share(const Object& object, std::span<const TokenId> tokens);
+  // As Put of one object.
+  Result<void> Share(const Object& object);
   // Makes it visible and returns it. kTimeout after its deadline; then, as on any error, it is
   // gone. When another writer was faster the object is theirs.
   Result<Object> Commit(PendingPut put);
@@ -105,8 +104,7 @@ class MemoryTier final : public Tier {
   MemoryTier(const MemoryTierOptions& options, const Clock& clock,
              std::shared_ptr<EventSink> events);
   Result<void> MakeRoom(const ObjectKey& key, uint64_t size_bytes) KVIK_REQUIRES(mutex_);
-  void Insert(std::shared_ptr<const ObjectMeta> meta, Buffer bytes, std::span<const TokenId> tokens)
-      KVIK_REQUIRES(mutex_);
+  void Insert(std::shared_ptr<const ObjectMeta> meta, Buffer bytes) KVIK_REQUIRES(mutex_);
   void Erase(Slot slot) KVIK_REQUIRES(mutex_);
   void DropExpired() KVIK_REQUIRES(mutex_);
   int64_t EraseAll(const std::vector<Slot>& slots) KVIK_REQUIRES(mutex_);

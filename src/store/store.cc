@@ -112,7 +112,7 @@ struct Store::State {
 
   void Promote(const Object& object, uint64_t read_at_epoch) KVIK_EXCLUDES(mutex) {
     MutexLock lock(mutex);
-    if (epoch == read_at_epoch && memory->Share(object, {})) {
+    if (epoch == read_at_epoch && memory->Share(object)) {
       ++stats.promotions;
     }
   }
@@ -433,7 +433,6 @@ Result<std::optional<PendingPut>> Store::BeginPut(const ObjectMeta& meta, uint64
       state_->memory->BeginPut(meta, size_bytes,
                                After(state_->clock.NowMicros(), state_->options.put_timeout_us)));
   if (put) {
-    put->tokens_ = std::move(options.tokens);
     put->write_back_ = options.write_back;
   }
   return put;
@@ -454,7 +453,7 @@ Result<void> Store::Put(const ObjectMeta& meta, const Buffer& bytes, PutOptions 
   if (state_->memory->Exists({&meta.key, 1}, kNoDeadline)->front()) {
     return {};
   }
-  KVIK_TRY(state_->memory->Share(object, options.tokens));
+  KVIK_TRY(state_->memory->Share(object));
   if (options.write_back) {
     state_->WriteBackCommitted(object);
   }

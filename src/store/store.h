@@ -71,8 +71,7 @@ struct ReadOptions {
 };
 
 struct PutOptions {
-  bool write_back = true;       // false: memory only
-  std::vector<TokenId> tokens;  // of the blocks, for events; may be empty
+  bool write_back = true;  // false: memory only
 };
 
 struct StoreStats {

@@ -44,10 +44,25 @@ StoreOptions SmallOptions(int memory_objects = 8) {
   return options;
 }
 
+// All events of objects that are not profile kUntold's.
+class CollectingSink final : public EventSink {
+ public:
+  static constexpr uint64_t kUntold = 99;
+  [[nodiscard]] bool Concerns(const ObjectMeta& meta) const override {
+    return meta.key.profile_hash != KeyOf({.profile = kUntold}).profile_hash;
+  }
+  void OnEvent(kv::BlockEvent event) override { events_.push_back(std::move(event)); }
+  // Since the last call.
+  std::vector<kv::BlockEvent> Take() { return std::exchange(events_, {}); }
+
+ private:
+  std::vector<kv::BlockEvent> events_;
+};
+
 // A store over a faulty disk and a fake pool.
 struct World {
   explicit World(const StoreOptions& the_options = SmallOptions(), uint64_t seed = 1)
-      : options(the_options), files(seed), events(std::make_shared<EventLog>(1000)) {
+      : options(the_options), files(seed), events(std::make_shared<CollectingSink>()) {
     Restart();
   }
   void Restart() {
@@ -80,7 +95,7 @@ struct World {
   StoreOptions options;
   ManualClock clock;
   FaultyFiles files;
-  std::shared_ptr<EventLog> events;
+  std::shared_ptr<CollectingSink> events;
   FakeTier* pool = nullptr;
   std::unique_ptr<Store> store;
 };
@@ -107,7 +122,7 @@ TEST(Store, WhatIsPutReachesAllTiersAndSurvivesARestart) {
 TEST(Store, TwoPhasePutWritesInPlace) {
   World world;
   const ObjectMeta meta = MetaOf({});
-  auto put = world.store->BeginPut(meta, kObject, {.write_back = false, .tokens = {}}).value();
+  auto put = world.store->BeginPut(meta, kObject, {.write_back = false}).value();
   ASSERT_TRUE(put);
   EXPECT_FALSE(world.Read(meta.key));
   const auto bytes = testing::MadeBytes(meta.key, kObject);
@@ -343,49 +358,36 @@ TEST(Store, APromotionUnderWayDoesNotBringBackWhatIsRemoved) {
 
 TEST(Store, EventsTellBlocksOncePerTier) {
   World world;
-  std::vector<TokenId> tokens(kChunkBlocks * 2);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<TokenId>(i);
-  }
   const Object first = ObjectOf({.chunk = 1}, kObject);
-  ASSERT_TRUE(world.store->Put(*first.meta, first.bytes, {.write_back = true, .tokens = tokens}));
+  ASSERT_TRUE(world.Put({.chunk = 1}));
   ASSERT_TRUE(world.Put({.chunk = 1, .profile = 2}));  // another encoding: no news
+  ASSERT_TRUE(world.Put({.chunk = 5, .profile = CollectingSink::kUntold}));
   world.store->RunBackground();
-  auto batch = world.events->Since(0, 100);
-  ASSERT_EQ(batch.events.size(), 2U);
-  EXPECT_EQ(batch.events[0].kind, BlockEventKind::kStored);
-  EXPECT_EQ(batch.events[0].medium, TierKind::kMemory);
-  EXPECT_EQ(batch.events[0].blocks, first.meta->blocks);
-  EXPECT_EQ(batch.events[0].parent, testing::MadeHash(1, kChunkBlocks - 1));
-  EXPECT_EQ(batch.events[0].tokens, tokens);
-  EXPECT_EQ(batch.events[1].medium, TierKind::kDisk);
-  EXPECT_TRUE(batch.events[1].tokens.empty());
+  std::vector<kv::BlockEvent> events = world.events->Take();
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0].kind, kv::BlockEventKind::kStored);
+  EXPECT_EQ(events[0].medium, kv::BlockMedium::kMemory);
+  EXPECT_EQ(events[0].blocks, first.meta->blocks);
+  EXPECT_EQ(events[0].parent, testing::MadeHash(1, kChunkBlocks - 1));
+  EXPECT_EQ(events[1].medium, kv::BlockMedium::kDisk);
+  world.Restart();  // what is found on disk is told
+  events = world.events->Take();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].medium, kv::BlockMedium::kDisk);
+  EXPECT_EQ(events[0].blocks, first.meta->blocks);
   const ObjectKey key = KeyOf({.chunk = 1});
   ASSERT_TRUE(world.store->Remove({&key, 1}));
-  EXPECT_EQ(world.events->Since(2, 100).events.size(), 0U);  // the other encoding is there
+  EXPECT_TRUE(world.events->Take().empty());  // the other encoding is there
   const ObjectKey other = KeyOf({.chunk = 1, .profile = 2});
   ASSERT_TRUE(world.store->Remove({&other, 1}));
-  batch = world.events->Since(2, 100);
-  ASSERT_EQ(batch.events.size(), 2U);
-  EXPECT_EQ(batch.events[0].kind, BlockEventKind::kRemoved);
-  EXPECT_EQ(batch.events[0].sequence, 3U);
+  events = world.events->Take();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, kv::BlockEventKind::kRemoved);
+  EXPECT_EQ(events[0].blocks, first.meta->blocks);
+  ASSERT_TRUE(world.Put({.chunk = 2}));
+  (void)world.events->Take();
   ASSERT_TRUE(world.store->RemoveMatching({}));
-  EXPECT_EQ(world.events->Since(4, 100).events.front().kind, BlockEventKind::kCleared);
-}
-
-TEST(EventLog, ALateReaderIsToldThatItMissedSomething) {
-  EventLog log(3);
-  for (int i = 0; i < 5; ++i) {
-    log.OnEvent({});
-  }
-  EXPECT_TRUE(log.Since(0, 10).lost);
-  EXPECT_TRUE(log.Since(1, 10).lost);
-  EXPECT_FALSE(log.Since(2, 10).lost);
-  EXPECT_EQ(log.Since(2, 10).events.size(), 3U);
-  EXPECT_EQ(log.Since(2, 2).events.back().sequence, 4U);
-  EXPECT_TRUE(log.Since(5, 10).events.empty());
-  EXPECT_FALSE(log.Since(5, 10).lost);
-  EXPECT_TRUE(log.Since(9, 10).lost);  // of another life of the store
+  EXPECT_EQ(world.events->Take().front().kind, kv::BlockEventKind::kCleared);
 }
 
 // Random use against what was ever put and not removed. Whatever happens, bytes are right, budgets

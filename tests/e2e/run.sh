@@ -22,6 +22,10 @@ if ! "$venv/bin/python" -c 'import pytest, openai' 2> /dev/null; then
   fi
   rm -f "$log"
 fi
+# Without these the tests of KV events are skipped.
+if ! "$venv/bin/python" -c 'import zmq, msgpack' 2> /dev/null; then
+  "$venv/bin/python" -m pip install -q pyzmq msgpack > /dev/null 2>&1 || echo "e2e: no pyzmq and msgpack to be had"
+fi
 exec 9>&-
 models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
