@@ -66,15 +66,4 @@ void CoveredBlocks::Remove(const ObjectMeta& meta) {
   }
 }
 
-void CoveredBlocks::Clear() {
-  if (sink_ == nullptr || counts_.empty()) {
-    return;
-  }
-  counts_.clear();
-  BlockEvent event;
-  event.kind = BlockEventKind::kCleared;
-  event.medium = medium_;
-  sink_->OnEvent(std::move(event));
-}
-
 }  // namespace kvik::store

@@ -22,8 +22,6 @@ class CoveredBlocks {
   void Add(const ObjectMeta& meta);
   // REQUIRES: was added.
   void Remove(const ObjectMeta& meta);
-  // Everything went at once.
-  void Clear();
 
  private:
   struct Block {

@@ -249,9 +249,6 @@ Result<int64_t> MemoryTier::RemoveMatching(const RemoveFilter& filter, int64_t /
   MutexLock lock(mutex_);
   DropExpired();
   const int64_t removed = EraseAll(catalog_.Match(filter));
-  if (!filter.tenant && !filter.domain && !filter.prefix) {
-    covered_.Clear();
-  }
   stats_.removals += removed;
   return removed;
 }
