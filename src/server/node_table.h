@@ -46,10 +46,10 @@ struct NodeFacts {
 
 // What a prompt is to whoever looks for a node that has seen its beginning.
 struct PromptTrace {
-  std::vector<uint64_t> pieces;
+  std::vector<uint64_t> pieces = {};
   // If known: its length, and the names of its full blocks of KV (events::HashNumber).
   int64_t num_tokens = 0;
-  std::vector<uint64_t> blocks;
+  std::vector<uint64_t> blocks = {};
   int32_t block_size_tokens = 0;
 };
 

@@ -760,9 +760,6 @@ Result<int64_t> DiskTier::RemoveMatching(const RemoveFilter& filter, int64_t /*d
   {
     MutexLock lock(state_->mutex);
     dropped = state_->ForgetAll(state_->catalog.Match(filter));
-    if (!filter.tenant && !filter.domain && !filter.prefix) {
-      state_->covered.Clear();
-    }
   }
   return state_->RemoveSlots(dropped);
 }
