@@ -54,7 +54,8 @@ Result<std::unique_ptr<store::Store>> OpenKvStore(const KvStoreOptions& options,
   for (const store::TierStats& tier : store->stats().tiers) {
     tiers += std::string(tiers.empty() ? "" : ", ") + store::TierKindName(tier.kind);
     if (tier.budget_bytes > 0) {
-      tiers += " " + FormatByteSize(tier.budget_bytes);
+      tiers += " ";
+      tiers += FormatByteSize(tier.budget_bytes);
     }
     if (tier.objects > 0) {
       tiers += " (" + std::to_string(tier.objects) + " objects found)";

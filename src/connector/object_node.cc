@@ -414,11 +414,6 @@ class NodeImpl final : public ObjectNode {
     }
   }
 
-  void Subscribe(const transfer::CallContext& /*context*/, transfer::SubscribeRequest /*request*/,
-                 std::shared_ptr<transfer::EventFeed> /*feed*/) override {
-    // Dropping the feed refuses the call.
-  }
-
   void Call(const transfer::CallContext& context, uint16_t number, transfer::SharedBytes request,
             std::shared_ptr<transfer::CallReply> reply) override {
     if (!options_.call) {

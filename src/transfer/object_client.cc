@@ -349,35 +349,6 @@ class PutStreamSink final : public CallSink {
   bool done_ = false;
 };
 
-class EventStreamSink final : public CallSink {
- public:
-  EventStreamSink(std::shared_ptr<ObjectCall> call, std::shared_ptr<EventSink> sink)
-      : CallSink(std::move(call)), whole_(kMaxFoundBytes), sink_(std::move(sink)) {}
-
- protected:
-  Result<void> Take(Message message) override {
-    if (message.bytes.empty() && message.last) {
-      return {};
-    }
-    if (static_cast<ObjectMessage>(message.kind) != ObjectMessage::kAnswer) {
-      return Unexpected(message);
-    }
-    KVIK_ASSIGN(const std::optional<SharedBytes> bytes, whole_.Add(std::move(message)));
-    if (bytes) {
-      KVIK_ASSIGN(ObjectEventBatch batch, DecodeEventBatch(bytes->span()));
-      sink_->OnEvents(std::move(batch));
-    }
-    return {};
-  }
-  void End(const Result<void>& outcome, const StreamStats& /*stats*/) override {
-    sink_->OnDone(outcome);
-  }
-
- private:
-  MessageAssembler whole_;
-  const std::shared_ptr<EventSink> sink_;
-};
-
 // ---------------------------------------------------------------- the connection to the peer
 
 // Shared with callbacks, which may come after the client is gone.
@@ -596,14 +567,6 @@ class ObjectClientImpl final : public ObjectClient {
           return size_t{count};
         },
         std::move(done));
-  }
-
-  std::shared_ptr<CallHandle> Subscribe(const SubscribeRequest& request,
-                                        std::shared_ptr<EventSink> sink) override {
-    return Begin(Method::kSubscribe, Encode(request), kNever, OpenOptions().priority, true,
-                 [&](const std::shared_ptr<ObjectCall>& call) {
-                   return std::make_shared<EventStreamSink>(call, std::move(sink));
-                 });
   }
 
   std::shared_ptr<CallHandle> Call(uint16_t number, SharedBytes request, int64_t deadline_us,

@@ -67,15 +67,6 @@ class PutSink {
   virtual void OnDone(const Result<void>& outcome, const StreamStats& stats) = 0;
 };
 
-class EventSink {
- public:
-  virtual ~EventSink() = default;
-  virtual void OnEvents(ObjectEventBatch batch) = 0;
-  // The subscription is over, e.g. kExhausted: this reader was too slow. Subscribe again, with a
-  // snapshot.
-  virtual void OnDone(const Result<void>& outcome) = 0;
-};
-
 struct PeerStats {
   ConnectionStats connection;  // bytes and wire time summed over all connections to the peer
   bool connected = false;
@@ -115,8 +106,6 @@ class ObjectClient {
   using Removed = std::function<void(Result<size_t>)>;  // how many were there
   virtual std::shared_ptr<CallHandle> Remove(const RemoveRequest& request, int64_t deadline_us,
                                              Removed done) = 0;
-  virtual std::shared_ptr<CallHandle> Subscribe(const SubscribeRequest& request,
-                                                std::shared_ptr<EventSink> sink) = 0;
   // `number`: the application's call, from 0; answered by ObjectHandler::Call.
   using Answered = std::function<void(Result<SharedBytes>)>;
   virtual std::shared_ptr<CallHandle> Call(uint16_t number, SharedBytes request,

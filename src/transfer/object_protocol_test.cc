@@ -268,14 +268,6 @@ class CollectingPut final : public PutSink {
   std::optional<Result<void>> done;
 };
 
-class CollectingEvents final : public EventSink {
- public:
-  void OnEvents(ObjectEventBatch batch) override { batches.push_back(std::move(batch)); }
-  void OnDone(const Result<void>& outcome) override { done = outcome; }
-  std::vector<ObjectEventBatch> batches;
-  std::optional<Result<void>> done;
-};
-
 // A producer whose objects are made by the test, layer by layer.
 class LiveNode final : public FakePool {
  public:
@@ -510,44 +502,6 @@ TEST_F(ByHand, ASizeMayBeABound) {
   ASSERT_TRUE(sink->done);
   EXPECT_TRUE(sink->done->has_value()) << sink->done->error().message;
   EXPECT_EQ(pool_.size(), 1U);
-}
-
-TEST_F(ByHand, SubscribersSeeASnapshotAndThenEveryEvent) {
-  pool_.Store(1, 100);
-  auto sink = std::make_shared<CollectingEvents>();
-  client_->Subscribe(SubscribeRequest{}, sink);
-  network_.Settle();
-  ASSERT_EQ(sink->batches.size(), 1U);
-  EXPECT_EQ(sink->batches[0].events.at(0).info.key, KeyOf(1));
-  ObjectEvent event;
-  event.kind = ObjectEventKind::kRemoved;
-  event.info.key = KeyOf(1);
-  EXPECT_EQ(pool_.Publish({event}), 1U);
-  network_.Settle();
-  ASSERT_EQ(sink->batches.size(), 2U);
-  EXPECT_EQ(sink->batches[1].sequence, sink->batches[0].sequence + 1);
-  EXPECT_EQ(sink->batches[1].events.at(0).kind, ObjectEventKind::kRemoved);
-  // Batches larger than a frame come whole.
-  EXPECT_EQ(pool_.Publish(std::vector<ObjectEvent>(kMaxEventBatch, event)), 1U);
-  network_.Settle();
-  ASSERT_EQ(sink->batches.size(), 3U);
-  EXPECT_EQ(sink->batches[2].events.size(), kMaxEventBatch);
-}
-
-TEST_F(ByHand, ASubscriberThatDoesNotReadIsDropped) {
-  auto sink = std::make_shared<CollectingEvents>();
-  client_->Subscribe(SubscribeRequest{}, sink);
-  network_.Settle();
-  // Nobody moves bytes while these are published.
-  const std::vector<ObjectEvent> events(kMaxEventBatch);
-  size_t published = 0;
-  while (pool_.Publish(events) == 1 && published < 1000) {
-    ++published;
-  }
-  EXPECT_LT(published, 1000U);
-  network_.Settle();
-  ASSERT_TRUE(sink->done);
-  EXPECT_EQ(sink->done->error().code, ErrorCode::kExhausted);
 }
 
 TEST_F(ByHand, NothingIsLeftWhenTheEndpointCloses) {

@@ -351,49 +351,6 @@ class PutReplyImpl final : public PutReply, private ReplyBase {
   const std::shared_ptr<PutState> state_;
 };
 
-// ---------------------------------------------------------------- subscribe
-
-class FeedState {
- public:
-  std::atomic<bool> ended{false};
-};
-
-class FeedSink final : public StreamSink {
- public:
-  explicit FeedSink(std::shared_ptr<FeedState> state) : state_(std::move(state)) {}
-  void OnMessage(Message /*message*/) override {}
-  void OnWritable() override {}
-  void OnEnd(const Result<void>& /*outcome*/, const StreamStats& /*stats*/) override {
-    state_->ended.store(true);
-  }
-
- private:
-  const std::shared_ptr<FeedState> state_;
-};
-
-class EventFeedImpl final : public EventFeed {
- public:
-  EventFeedImpl(std::shared_ptr<Stream> stream, std::shared_ptr<FeedState> state)
-      : stream_(std::move(stream)), state_(std::move(state)) {}
-  ~EventFeedImpl() override { stream_->Finish(); }
-
-  bool Publish(const ObjectEventBatch& batch) override {
-    KVIK_CHECK(batch.events.size() <= kMaxEventBatch);
-    if (state_->ended.load()) {
-      return false;
-    }
-    const SendResult result = stream_->Send(MakeMessage(ObjectMessage::kAnswer, Encode(batch)));
-    if (result == SendResult::kFull) {
-      stream_->Cancel(Err(ErrorCode::kExhausted, "events were read too slowly"));
-    }
-    return result == SendResult::kTaken;
-  }
-
- private:
-  const std::shared_ptr<Stream> stream_;
-  const std::shared_ptr<FeedState> state_;
-};
-
 // ---------------------------------------------------------------- the server
 
 class ObjectServer final : public StreamHandler {
@@ -438,13 +395,6 @@ class ObjectServer final : public StreamHandler {
         handler_.Remove(context, std::move(remove),
                         std::make_shared<RemoveReplyImpl>(std::move(incoming.stream)));
         return Quiet();
-      }
-      case Method::kSubscribe: {
-        KVIK_ASSIGN(const SubscribeRequest subscribe, DecodeSubscribeRequest(request));
-        auto state = std::make_shared<FeedState>();
-        handler_.Subscribe(context, subscribe,
-                           std::make_shared<EventFeedImpl>(std::move(incoming.stream), state));
-        return std::shared_ptr<StreamSink>(std::make_shared<FeedSink>(std::move(state)));
       }
       case Method::kFirstCall:
         break;

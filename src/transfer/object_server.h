@@ -86,14 +86,6 @@ class RemoveReply {
   virtual void Fail(Error error) = 0;
 };
 
-// One subscriber.
-class EventFeed {
- public:
-  virtual ~EventFeed() = default;
-  // False: the subscriber is gone or was too slow and has been dropped.
-  virtual bool Publish(const ObjectEventBatch& batch) = 0;
-};
-
 class CallReply {
  public:
   virtual ~CallReply() = default;
@@ -119,8 +111,6 @@ class ObjectHandler {
                    std::shared_ptr<PutReply> reply) = 0;
   virtual void Remove(const CallContext& context, RemoveRequest request,
                       std::shared_ptr<RemoveReply> reply) = 0;
-  virtual void Subscribe(const CallContext& context, SubscribeRequest request,
-                         std::shared_ptr<EventFeed> feed) = 0;
   virtual void Call(const CallContext& context, uint16_t number, SharedBytes request,
                     std::shared_ptr<CallReply> reply) = 0;
   virtual void OnPeerConnected(const Peer& peer) = 0;

@@ -20,7 +20,7 @@ namespace kvik::transfer {
 
 // Message::kind; `tag` is the index of the object in a Get.
 enum class ObjectMessage : uint8_t {
-  kAnswer = 1,  // lookup: found objects; put: u8 PutAnswer; remove: u64; subscribe: events; call
+  kAnswer = 1,  // lookup: found objects; put: u8 PutAnswer; remove: u64; call
   kBegin = 2,   // get: an ObjectInfo
   kBytes = 3,   // get, put
   kEnd = 4,     // get: u64 bytes of the object, ObjectTimes; put: the bytes, to commit

@@ -12,7 +12,6 @@ namespace {
 constexpr size_t kKeyBytes = 32 + 16 + 8 + 8;
 constexpr size_t kFactsBytes = 4 + 1 + 1 + 4 + 8 + 8;
 constexpr size_t kFoundBytes = 4 + 8 + 8 + kFactsBytes;
-constexpr size_t kEventBytes = 1 + kKeyBytes + kFactsBytes;
 constexpr int32_t kMaxBlocks = 1 << 20;
 
 template <typename Array>
@@ -221,23 +220,6 @@ Result<PutRequest> DecodePutRequest(std::span<const std::byte> bytes) {
   return request;
 }
 
-Payload Encode(const SubscribeRequest& request) {
-  Payload payload;
-  PayloadWriter writer(payload);
-  writer.Put(request.after_sequence);
-  writer.Put(static_cast<uint8_t>(request.snapshot ? 1 : 0));
-  return payload;
-}
-
-Result<SubscribeRequest> DecodeSubscribeRequest(std::span<const std::byte> bytes) {
-  PayloadReader reader(bytes);
-  SubscribeRequest request;
-  request.after_sequence = reader.Get<uint64_t>();
-  request.snapshot = reader.GetBool();
-  KVIK_TRY(reader.Done("a subscription"));
-  return request;
-}
-
 Payload Encode(const kv::ObjectInfo& info) {
   Payload payload;
   PayloadWriter writer(payload);
@@ -309,39 +291,6 @@ Result<std::pair<uint64_t, ObjectTimes>> DecodeObjectEnd(std::span<const std::by
   }
   KVIK_TRY(reader.Done("the end of an object"));
   return std::pair(size_bytes, times);
-}
-
-Payload Encode(const ObjectEventBatch& batch) {
-  Payload payload;
-  payload.reserve(12 + batch.events.size() * kEventBytes);
-  PayloadWriter writer(payload);
-  writer.Put(batch.sequence);
-  writer.Put(static_cast<uint32_t>(batch.events.size()));
-  for (const ObjectEvent& event : batch.events) {
-    writer.Put(static_cast<uint8_t>(event.kind));
-    PutKey(writer, event.info.key);
-    PutFacts(writer, event.info);
-  }
-  return payload;
-}
-
-Result<ObjectEventBatch> DecodeEventBatch(std::span<const std::byte> bytes) {
-  PayloadReader reader(bytes);
-  ObjectEventBatch batch;
-  batch.sequence = reader.Get<uint64_t>();
-  batch.events.resize(reader.GetCount(kMaxEventBatch, kEventBytes));
-  for (ObjectEvent& event : batch.events) {
-    const auto kind = reader.Get<uint8_t>();
-    if (kind < static_cast<uint8_t>(ObjectEventKind::kStored) ||
-        kind > static_cast<uint8_t>(ObjectEventKind::kCleared)) {
-      reader.Fail();
-    }
-    event.kind = static_cast<ObjectEventKind>(kind);
-    event.info.key = GetKey(reader);
-    GetFacts(reader, event.info);
-  }
-  KVIK_TRY(reader.Done("events"));
-  return batch;
 }
 
 }  // namespace kvik::transfer

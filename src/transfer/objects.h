@@ -22,7 +22,6 @@ enum class Method : uint16_t {
   kLookup = 1,
   kGet = 2,
   kPut = 3,
-  kSubscribe = 4,
   kRemove = 5,
   kFirstCall = 256,
 };
@@ -30,7 +29,6 @@ enum class Method : uint16_t {
 inline constexpr size_t kMaxLookupHashes = 4096;
 inline constexpr size_t kMaxGetObjects = 1024;
 inline constexpr size_t kMaxTenantBytes = 128;
-inline constexpr size_t kMaxEventBatch = 1024;
 // The most bytes of one object that a reader believes in.
 inline constexpr uint64_t kMaxObjectBytes = uint64_t{1} << 34;
 
@@ -84,45 +82,20 @@ struct RemoveRequest {
   std::string tenant;
 };
 
-struct SubscribeRequest {
-  uint64_t after_sequence = 0;  // the last event that was seen
-  bool snapshot = true;         // first everything that is there, as stored events
-};
-
-enum class ObjectEventKind : uint8_t {
-  kStored = 1,   // or moved to another tier
-  kRemoved = 2,  // `info.key` only
-  kCleared = 3,  // everything is gone; `info` says nothing
-};
-
-struct ObjectEvent {
-  ObjectEventKind kind = ObjectEventKind::kStored;
-  kv::ObjectInfo info;
-};
-
-// Events in order. Sequences ascend by one per batch; a gap means that something was missed.
-struct ObjectEventBatch {
-  uint64_t sequence = 0;
-  std::vector<ObjectEvent> events;
-};
-
 using Payload = std::vector<std::byte>;
 
 [[nodiscard]] Result<Payload> Encode(const LookupRequest& request);
 [[nodiscard]] Result<Payload> Encode(const GetRequest& request);
 [[nodiscard]] Result<Payload> Encode(const PutRequest& request);
 [[nodiscard]] Result<Payload> Encode(const RemoveRequest& request);
-[[nodiscard]] Payload Encode(const SubscribeRequest& request);
 [[nodiscard]] Payload Encode(const kv::ObjectInfo& info);
 [[nodiscard]] Payload Encode(std::span<const FoundObject> found);
 [[nodiscard]] Payload EncodeObjectEnd(uint64_t size_bytes, const ObjectTimes& times);
-[[nodiscard]] Payload Encode(const ObjectEventBatch& batch);
 
 [[nodiscard]] Result<LookupRequest> DecodeLookupRequest(std::span<const std::byte> bytes);
 [[nodiscard]] Result<GetRequest> DecodeGetRequest(std::span<const std::byte> bytes);
 [[nodiscard]] Result<PutRequest> DecodePutRequest(std::span<const std::byte> bytes);
 [[nodiscard]] Result<RemoveRequest> DecodeRemoveRequest(std::span<const std::byte> bytes);
-[[nodiscard]] Result<SubscribeRequest> DecodeSubscribeRequest(std::span<const std::byte> bytes);
 [[nodiscard]] Result<kv::ObjectInfo> DecodeObjectInfo(std::span<const std::byte> bytes);
 // The size and what it took; times that are no times of this world are kCorrupt.
 [[nodiscard]] Result<std::pair<uint64_t, ObjectTimes>> DecodeObjectEnd(
@@ -130,6 +103,5 @@ using Payload = std::vector<std::byte>;
 // What `request` asked for gives the keys; only indices are sent.
 [[nodiscard]] Result<std::vector<FoundObject>> DecodeFoundObjects(std::span<const std::byte> bytes,
                                                                   const LookupRequest& request);
-[[nodiscard]] Result<ObjectEventBatch> DecodeEventBatch(std::span<const std::byte> bytes);
 
 }  // namespace kvik::transfer

@@ -177,12 +177,10 @@ void Decoders(std::span<const std::byte> bytes) {
   Same(DecodeGetRequest(bytes), bytes);
   Same(DecodePutRequest(bytes), bytes);
   Same(DecodeRemoveRequest(bytes), bytes);
-  Same(DecodeSubscribeRequest(bytes), bytes);
   Same(DecodeObjectInfo(bytes), bytes);
   if (const auto end = DecodeObjectEnd(bytes)) {
     KVIK_CHECK(std::ranges::equal(EncodeObjectEnd(end->first, end->second), bytes));
   }
-  Same(DecodeEventBatch(bytes), bytes);
   LookupRequest request;
   request.hashes.resize(5);
   const auto found = DecodeFoundObjects(bytes, request);

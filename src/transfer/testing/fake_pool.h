@@ -115,27 +115,6 @@ class FakePool : public ObjectHandler {
     reply->Removed(removed);
   }
 
-  void Subscribe(const CallContext& /*context*/, SubscribeRequest request,
-                 std::shared_ptr<EventFeed> feed) override {
-    MutexLock lock(mutex_);
-    if (request.snapshot) {
-      ObjectEventBatch batch;
-      batch.sequence = ++sequence_;
-      for (const auto& [key, object] : objects_) {
-        batch.events.push_back(ObjectEvent{ObjectEventKind::kStored, object.info});
-      }
-      feed->Publish(batch);
-    }
-    feeds_.push_back(std::move(feed));
-  }
-  // To all subscribers; how many are left.
-  size_t Publish(const std::vector<ObjectEvent>& events) {
-    MutexLock lock(mutex_);
-    const ObjectEventBatch batch{++sequence_, events};
-    std::erase_if(feeds_, [&batch](const auto& feed) { return !feed->Publish(batch); });
-    return feeds_.size();
-  }
-
   // Answers with what was asked.
   void Call(const CallContext& /*context*/, uint16_t number, SharedBytes request,
             std::shared_ptr<CallReply> reply) override {
@@ -214,8 +193,6 @@ class FakePool : public ObjectHandler {
 
   Mutex mutex_;
   std::unordered_map<kv::ObjectKey, Object, kv::ObjectKeyHash> objects_ KVIK_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<EventFeed>> feeds_ KVIK_GUARDED_BY(mutex_);
-  uint64_t sequence_ KVIK_GUARDED_BY(mutex_) = 0;
   int peers_ KVIK_GUARDED_BY(mutex_) = 0;
 };
 
