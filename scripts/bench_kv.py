@@ -3,7 +3,7 @@
 """KV that moves between servers, on sockets: a real model, emulated links (`--kv-link`), prompts of real questions.
 
     KVIK_EVAL_DATA=folder of *.jsonl KVIK_MODELS=folder scripts/bench_kv.py RESULTS [--sections pd,pool,drift,crossings]
-                                            [--only REGEX] [--budget SECONDS] [--report] [--docs FILE]
+                                            [--only REGEX] [--budget SECONDS] [--prepare] [--report] [--docs FILE]
 
 pd: prefill node, decode node and router for every way of compressing KV, side by side; each repeat sends the same prompt
     through all of them, one after the other, and nobody has seen it before. The link of a cell follows from
@@ -44,6 +44,7 @@ def main():
     parser.add_argument("--only", default="", help="cells whose name has this regular expression, e.g. pd/math")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--budget", type=float, help="seconds after which no measurement is begun")
+    parser.add_argument("--prepare", action="store_true", help="only fill the pool, which is not timed")
     parser.add_argument("--report", action="store_true", help="only print the tables of what is there")
     parser.add_argument("--docs", help="write the tables into this file, between its markers")
     options = parser.parse_args()
@@ -59,7 +60,7 @@ def main():
                 with sections[name].servers():
                     sections[name].run()
             except Over:
-                Section.note("the budget is spent; repeat the command to go on")
+                Section.note("stopped; repeat the command to go on")
                 done = False
                 break
     lines = [line for section in sections.values() for line in section.tables()]

@@ -165,7 +165,7 @@ def judged(profile, workload):
 
 
 class Over(Exception):
-    """The budget is spent."""
+    """Enough for this time."""
 
 
 class Section:

@@ -41,6 +41,8 @@ class PoolSection(Section):
             for length in todo:  # ending the writer has stored all of it
                 self.results.add(("stored", arm, length))
             self.note(f"the pool has {arm}")
+        if self.options.prepare:
+            raise Over
 
     def reader(self, arm, rate, *, meets=False):
         """`meets`: loads from the tail while it computes from the front; else all is fetched, as from a peer that promised it."""
@@ -66,13 +68,14 @@ class PoolReads(PoolSection):
     SLO_SHARES = (0.5, 0.25)  # of the TTFT of computing it
 
     def missing(self):
-        cells = [(rate, length) for rate in self.RATES for length in self.LENGTHS if self.wanted(f"pool/{rate}/{length}")]
+        cells = [(rate, length) for rate in self.RATES for length in self.LENGTHS]
         return [(rate, length) for rate, length in cells
                 if any(("pool", rate, length, i, arm) not in self.results
                        for i in range(self.REPEATS) for arm in ("raw", "level", "adaptive", "meets"))]
 
     def run(self):
-        if not self.missing():
+        todo = [cell for cell in self.missing() if self.wanted("pool/{}/{}".format(*cell))]
+        if not todo:
             return
         self.start_pool()
         for length in self.LENGTHS:
@@ -82,10 +85,10 @@ class PoolReads(PoolSection):
                     self.plain.request("POST", "/reset_prefix_cache")
                     self.ask(self.plain, ("recompute", length, i), self.prompts.make(WORKLOAD, 0, length), 1, f"recompute-{length}-{i}")
         self.sizes()
-        left = sum(self.REPEATS * (1 + 2 * length * 23e3 / (rate / 8 * 1e9)) for rate, length in self.missing())
+        left = sum(self.REPEATS * (1 + 2 * length * 23e3 / (rate / 8 * 1e9)) for rate, length in todo)
         self.note(f"pool: about {left / 60:.1f} min")
         for rate in self.RATES:
-            lengths = [length for r, length in self.missing() if r == rate]
+            lengths = [length for r, length in todo if r == rate]
             if lengths:
                 self.check_budget()
                 with self.servers():

@@ -86,7 +86,7 @@ struct ConnectorOptions {
   int64_t promised_patience_us = 2'500'000;
   // A load that is expected to take t is given up after max(load_timeout_us, 4 t).
   int64_t load_timeout_us = 5'000'000;
-  int32_t max_loads_in_flight = 4;  // objects of one request
+  int32_t max_loads_in_flight = 4;  // objects of one request, but for those still being computed
   uint64_t seed = 1;                // of exploring
 
   LiveCacheOptions live;

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kSweepUs = 250'000;
 constexpr size_t kMaxPeers = 1024;
 constexpr double kMemoryBytesPerS = 4e9;  // of a store in this process, until it is measured
+constexpr int64_t kProbePatienceUs = 500'000;
 constexpr double kLeastPace = 0.1;
 constexpr double kMostPace = 20;
 
@@ -286,7 +287,30 @@ void Core::Ask(const kv::LoadRequest& request) {
                     source_index = index](Result<std::vector<transfer::FoundObject>> found) {
                      self->OnFound(ticket, source_index, std::move(found));
                    });
+    ProbeIfSilent(index, *source);
   }
+}
+
+// What is compressed more slowly than the link could take it says nothing about the link, and a
+// link that was slow for a while may be fast again.
+void Core::ProbeIfSilent(size_t index, ObjectSource& source) {
+  uint64_t bytes = 0;
+  const int64_t now = clock_.NowMicros();
+  {
+    MutexLock lock(mutex_);
+    if (index >= sources_.size() || !sources_[index]->goodput.TakeProbe(now)) {
+      return;
+    }
+    bytes = sources_[index]->goodput.probe_bytes();
+  }
+  source.Probe(bytes, now + kProbePatienceUs,
+               [self = shared_from_this(), index](uint64_t wire_bytes, int64_t wire_us) {
+                 MutexLock lock(self->mutex_);
+                 if (index < self->sources_.size()) {
+                   self->sources_[index]->goodput.Add(wire_bytes, wire_us,
+                                                      self->clock_.NowMicros());
+                 }
+               });
 }
 
 void Core::OnFound(const TicketPtr& ticket, size_t source,

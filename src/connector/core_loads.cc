@@ -2,6 +2,7 @@
 // Loads: asked for from the tail forwards, confirmed block by block, given up when computing is
 // faster by then.
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -12,6 +13,9 @@ namespace {
 
 // What is given up must be worth it: a plan that is hardly better is not.
 constexpr double kWorthGivingUp = 0.9;
+
+// Loads that follow a prefill on the other side: they wait there, and for little.
+constexpr int32_t kMostFollowing = 48;
 
 const char* TierName(kv::ObjectTier tier) {
   switch (tier) {
@@ -89,20 +93,26 @@ void Core::Load(kv::TicketId id, const kv::BlockRange& range, std::span<const Bl
   Do(std::move(later));
 }
 
-// Chunks are asked for from the tail forwards: where they meet what is computed can move.
+// Chunks are asked for from the tail forwards: where they meet what is computed can move. Those
+// that a peer is still computing for this process meet nothing and come as they are computed: all
+// of them are asked for at once, so that none waits for a later one.
 void Core::TakeReady(const TicketPtr& shared, Later& later) {
   Ticket& ticket = *shared;
   while (!ticket.waiting.empty()) {
-    LoadJobPtr job = ticket.waiting.back();
+    const LoadCandidate& first = ticket.waiting.front()->what;
+    const bool follows = first.source == ticket.peer && first.live && first.ready_in_us > 0;
+    const auto next = follows ? ticket.waiting.begin() : std::prev(ticket.waiting.end());
+    LoadJobPtr job = *next;
     if (const LoadJobPtr loader = LoaderOf(*job, ticket); loader != nullptr) {
-      ticket.waiting.pop_back();
+      ticket.waiting.erase(next);
       Share(loader, shared, job);
       continue;
     }
-    if (static_cast<int32_t>(ticket.running.size()) >= options_.max_loads_in_flight) {
+    if (static_cast<int32_t>(ticket.running.size()) >=
+        (follows ? kMostFollowing : options_.max_loads_in_flight)) {
       break;
     }
-    ticket.waiting.pop_back();
+    ticket.waiting.erase(next);
     job->asked_us = clock_.NowMicros();
     if (ticket.first_asked_us == 0) {
       ticket.first_asked_us = job->asked_us;

@@ -416,6 +416,18 @@ class NodeImpl final : public ObjectNode {
 
   void Call(const transfer::CallContext& context, uint16_t number, transfer::SharedBytes request,
             std::shared_ptr<transfer::CallReply> reply) override {
+    if (number == kProbeCall) {
+      uint32_t bytes = 0;
+      if (request.size_bytes() == sizeof(bytes)) {
+        std::memcpy(&bytes, request.span().data(), sizeof(bytes));
+      }
+      if (bytes == 0 || bytes > kMaxProbeBytes) {
+        reply->Fail(Err(ErrorCode::kInvalidInput, "a probe of 1 to %u bytes", kMaxProbeBytes));
+      } else {
+        reply->Answer(transfer::SharedBytes::Own(std::vector<std::byte>(bytes)));
+      }
+      return;
+    }
     if (!options_.call) {
       reply->Fail(Err(ErrorCode::kUnsupported, "call %u is not answered here", number));
       return;

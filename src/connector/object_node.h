@@ -22,6 +22,11 @@
 
 namespace kvik::connector {
 
+// Calls with this number are answered by the node itself: the request is a u32, the answer has so
+// many bytes.
+inline constexpr uint16_t kProbeCall = 0xF000;
+inline constexpr uint32_t kMaxProbeBytes = 4U << 20;
+
 struct ObjectNodeOptions {
   int io_threads = 2;  // for the store's blocking calls; 0: RunDue
   uint64_t max_put_bytes = uint64_t{1} << 30;

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "connector/object_node.h"
 
 namespace kvik::connector {
 namespace {
@@ -99,6 +100,27 @@ void PeerSource::Discard(const kv::ObjectKey& key) {
   constexpr int64_t kPatienceUs = 5'000'000;
   client_->Remove({.keys = {key}, .tenant = tenant_}, clock_.NowMicros() + kPatienceUs,
                   [](const Result<size_t>&) {});
+}
+
+void PeerSource::Probe(uint64_t bytes, int64_t deadline_us, const Probed& done) {
+  const auto size = static_cast<uint32_t>(std::min<uint64_t>(bytes, kMaxProbeBytes));
+  std::vector<std::byte> request(sizeof(size));
+  std::memcpy(request.data(), &size, sizeof(size));
+  // What came by the deadline counts, too, as does what else came back to back in this time.
+  const transfer::ConnectionStats before = client_->stats().connection;
+  client_->Call(kProbeCall, transfer::SharedBytes::Own(std::move(request)), deadline_us,
+                [weak = std::weak_ptr(client_), before,
+                 done](const Result<transfer::SharedBytes>& /*answer*/) {
+                  const auto client = weak.lock();
+                  if (client == nullptr) {
+                    return;
+                  }
+                  const transfer::ConnectionStats after = client->stats().connection;
+                  const bool grew =
+                      after.wire_bytes > before.wire_bytes && after.wire_us > before.wire_us;
+                  done(grew ? after.wire_bytes - before.wire_bytes : 0,
+                       grew ? after.wire_us - before.wire_us : 0);
+                });
 }
 
 std::optional<control::MachineSpeeds> PeerSource::sender_speeds() const {

@@ -29,6 +29,7 @@ class PeerSource final : public ObjectSource, public ObjectTarget {
                                             std::shared_ptr<transfer::GetSink> sink,
                                             uint8_t priority) override;
   void Discard(const kv::ObjectKey& key) override;
+  void Probe(uint64_t bytes, int64_t deadline_us, const Probed& done) override;
   // From the peer's hello.
   [[nodiscard]] std::optional<control::MachineSpeeds> sender_speeds() const override;
   [[nodiscard]] std::optional<transfer::PeerStats> link() const override {
@@ -44,7 +45,7 @@ class PeerSource final : public ObjectSource, public ObjectTarget {
   const Clock& clock_;
   // The peer was refused, or refuses us, and that has been said. Shared with answers on their way.
   const std::shared_ptr<std::atomic<bool>> refused_ = std::make_shared<std::atomic<bool>>(false);
-  const std::unique_ptr<transfer::ObjectClient> client_;
+  const std::shared_ptr<transfer::ObjectClient> client_;  // weakly shared with calls
 };
 
 // What `hello.extra` holds between processes of kvik: this machine's speeds.

@@ -12,6 +12,8 @@
 #include "connector/connector.h"
 #include "connector/testing/toy_engine.h"
 #include "store/store.h"
+#include "transfer/emulated_link.h"
+#include "transfer/link_spec.h"
 #include "transfer/loopback.h"
 #include "transfer/testing/manual_network.h"
 
@@ -71,6 +73,7 @@ class Peers : public ::testing::Test {
     transfer::EndpointOptions endpoint;
     endpoint.hello.role = role;
     endpoint.hello.node_name = name;
+    endpoint.link = link_;
     node.endpoint = &net_.Add(endpoint, node.server.get());
     return node;
   }
@@ -173,6 +176,7 @@ class Peers : public ::testing::Test {
   transfer::testing::ManualNetwork net_;
   std::shared_ptr<const ProfileSet> profiles_;
   std::map<std::string, Node> nodes_;
+  std::shared_ptr<transfer::EmulatedLink> link_;  // of nodes that are added from now on
 };
 
 TEST_F(Peers, KvIsHandedOverBitForBit) {
@@ -241,6 +245,47 @@ TEST_F(Peers, WhatIsPromisedIsSaidAtOnce) {
   ASSERT_NE(report, nullptr);
   EXPECT_GT(report->prefill_us, 0);
   EXPECT_LE(report->prefill_us, report->observed_us);
+  Drain();
+}
+
+// The first chunks are there long before the last ones: they do not wait for those.
+TEST_F(Peers, ChunksComeInTheOrderInWhichThePeerComputesThem) {
+  ConnectorOptions options;
+  options.kv_profile = "lossless";
+  options.max_loads_in_flight = 2;
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options);
+  decode.engine->compute_blocks_per_step = 0;
+  prefill.engine->compute_blocks_per_step = 1;
+  prefill.engine->Submit(RequestOf(1, 40));
+  Tick();
+  decode.engine->Submit(RequestOf(1, 40, "prefill"));
+  for (int i = 0; i < 24; ++i) {
+    Tick();
+  }
+  EXPECT_LT(prefill.engine->stats.computed_blocks, 30);
+  EXPECT_GE(decode.engine->stats.arrived_blocks, 20);
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 40);
+  Drain();
+}
+
+// Else the first transfers would be planned for a link that somebody made up, and all of them where
+// encoding is slower than the wire.
+TEST_F(Peers, ALinkOfWhichNothingIsKnownIsProbed) {
+  const auto link = transfer::LinkSpec::Parse("rate=2MB");
+  ASSERT_TRUE(link.has_value());
+  link_ = std::make_shared<transfer::EmulatedLink>(*link, net_.clock());
+  AddEngine("prefill", {});
+  link_ = nullptr;
+  Node& decode = AddEngine("decode", {});
+  decode.engine->Submit(RequestOf(1, 8, "prefill"));  // which has nothing of it
+  for (int i = 0; i < 700; ++i) {
+    Tick();
+  }
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 0);
+  ASSERT_EQ(decode.connector->sources().size(), 1U);
+  EXPECT_NEAR(decode.connector->sources()[0].goodput_bytes_per_s, 2e6, 2e5);
   Drain();
 }
 
