@@ -12,7 +12,7 @@
 namespace kvik::codec {
 namespace {
 
-ArgValue Form(const char* word, std::vector<double> numbers) {
+ArgValue Form(const char* word, const std::vector<double>& numbers) {
   std::vector<ArgValue> list;
   for (const double v : numbers) {
     list.push_back(ArgValue::Number(v));

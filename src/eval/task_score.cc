@@ -41,7 +41,7 @@ std::vector<std::string> Words(std::string_view text) {
 std::optional<std::string> FinalNumber(std::string_view text) {
   const size_t mark = text.rfind("####");
   if (mark != std::string_view::npos) {
-    const std::optional<std::string> marked =
+    std::optional<std::string> marked =
         FinalNumber(text.substr(mark + 4, std::min(text.find('\n', mark), text.size()) - mark - 4));
     if (marked) {
       return marked;
