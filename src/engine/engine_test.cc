@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/rng.h"
+#include "engine/testing/engine_fixture.h"
 #include "engine/testing/fake_executor.h"
 #include "engine/testing/requests.h"
 #include "kv/testing/each_policy.h"
@@ -21,91 +22,11 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int32_t kBlock = 16;
-
-class EngineTest : public testing::Test {
+class EngineTest : public EngineFixture {
  protected:
   void Start(int32_t num_blocks, const std::function<void(EngineOptions&)>& change = {}) {
-    EngineOptions options;
-    options.cache.num_blocks = num_blocks;
-    options.cache.block_size_tokens = kBlock;
-    options.cache.policy.name = policy_;
-    options.verify_sealed_blocks = true;
-    if (change) {
-      change(options);
-    }
-    FakeExecutorOptions fake;
-    fake.num_blocks = num_blocks;
-    engine_.reset();
-    received_.clear();
-    requests_.clear();
-    executor_ = std::make_unique<FakeExecutor>(fake);
-    executor_->before_execute = [this](const model::StepBatch& batch) -> Result<void> {
-      clock_.Advance(1000);
-      batch_sizes_.push_back(batch.num_rows());
-      if (fail_) {
-        return Err(ErrorCode::kInternal, "the accelerator is on fire");
-      }
-      return {};
-    };
-    engine_ = Engine::Create(options, *executor_, clock_).value();
+    StartEngine(num_blocks, change);
   }
-
-  RequestId Submit(const Request& request) {
-    const auto id = engine_->Submit(
-        request, [this](RequestOutput output) { received_[output.id].Add(output); });
-    EXPECT_TRUE(id.has_value());
-    requests_[*id] = request;
-    return *id;
-  }
-
-  StepReport Step() {
-    const StepReport report = engine_->Step();
-    engine_->cache().CheckInvariant();
-    return report;
-  }
-
-  void Run() {
-    for (int steps = 0; engine_->HasWork(); ++steps) {
-      ASSERT_LT(steps, 100'000) << "does not end";
-      ASSERT_EQ(Step().idle_reason, "");
-    }
-  }
-
-  // Submits alone and runs to the end.
-  Received RunOne(const Request& request) {
-    const RequestId id = Submit(request);
-    Run();
-    return received_.at(id);
-  }
-
-  void ExpectSoloOutputs() {
-    for (const auto& [id, request] : requests_) {
-      const Received& got = received_.at(id);
-      if (got.finish == FinishReason::kStop || got.finish == FinishReason::kLength) {
-        const Received solo = Solo(request);
-        EXPECT_EQ(got.tokens, solo.tokens) << "request " << id;
-        EXPECT_EQ(got.logprobs, solo.logprobs) << "request " << id;
-        EXPECT_EQ(got.finish, solo.finish) << "request " << id;
-      }
-    }
-  }
-
-  void ExpectNothingHeld() {
-    const kv::CacheStats stats = engine_->stats().cache;
-    EXPECT_EQ(stats.free_blocks + stats.cached_blocks, stats.total_blocks);
-    EXPECT_EQ(stats.reserved_blocks, 0);
-    EXPECT_EQ(engine_->stats().kv_cache_usage, 0);
-  }
-
-  std::string policy_ = "lru";
-  ManualClock clock_{1'000'000};
-  std::unique_ptr<FakeExecutor> executor_;
-  std::unique_ptr<Engine> engine_;
-  bool fail_ = false;
-  std::vector<int32_t> batch_sizes_;
-  std::map<RequestId, Request> requests_;
-  std::map<RequestId, Received> received_;
 };
 
 // What holds whichever blocks are evicted.
@@ -209,7 +130,7 @@ TEST_F(EngineTest, SampledOutputsDependOnTheSeedAndNotOnTheBatch) {
   }
   Run();
   ExpectSoloOutputs();
-  EXPECT_GT(*std::max_element(batch_sizes_.begin(), batch_sizes_.end()), 6);
+  EXPECT_GT(*std::max_element(rows_.begin(), rows_.end()), 6);
 }
 
 TEST_F(EngineTest, RequestsWithoutASeedDifferAndRepeatWithTheEngine) {
@@ -515,8 +436,8 @@ TEST_P(EngineUnderEachPolicy, CountersAddUp) {
   EXPECT_GT(stats.prompt_tokens_cached, 0);
   EXPECT_EQ(stats.generation_tokens, generated);
   EXPECT_EQ(stats.finished_length, 20);
-  EXPECT_EQ(stats.steps, static_cast<int64_t>(batch_sizes_.size()));
-  EXPECT_EQ(stats.step_tokens, std::accumulate(batch_sizes_.begin(), batch_sizes_.end(), 0LL));
+  EXPECT_EQ(stats.steps, static_cast<int64_t>(rows_.size()));
+  EXPECT_EQ(stats.step_tokens, std::accumulate(rows_.begin(), rows_.end(), 0LL));
   EXPECT_GT(stats.scheduler.preemptions, 0);
   // Rows = every prompt token not cached, every generated token but the last of each request (its
   // KV is never needed), and what preemptions made the engine compute again.

@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
+#include "engine/testing/engine_fixture.h"
 #include "engine/testing/fake_connector.h"
 #include "engine/testing/fake_executor.h"
 #include "engine/testing/known_kv.h"
@@ -36,35 +37,15 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Ticket = FakeConnector::Ticket;
 
-constexpr int32_t kBlock = 16;
-
 std::vector<ContentKey> KeysOf(std::span<const TokenId> tokens) {
   return engine::KeysOf(tokens, kBlock);
 }
 
-class KvExchangeTest : public testing::Test {
+class KvExchangeTest : public EngineFixture {
  protected:
   void Start(int32_t num_blocks, const std::function<void(EngineOptions&)>& change = {},
              std::optional<kv::KvGeometry> geometry = std::nullopt) {
-    EngineOptions options;
-    options.cache.num_blocks = num_blocks;
-    options.cache.block_size_tokens = kBlock;
-    options.cache.policy.name = policy_;
-    options.verify_sealed_blocks = true;
-    if (change) {
-      change(options);
-    }
-    FakeExecutorOptions fake;
-    fake.num_blocks = num_blocks;
-    fake.geometry = geometry;
-    executor_ = std::make_unique<FakeExecutor>(fake);
-    executor_->before_execute = [this](const model::StepBatch& batch) -> Result<void> {
-      clock_.Advance(1000);
-      rows_.push_back(batch.num_rows());
-      return fail_ ? Result<void>(Err(ErrorCode::kInternal, "the accelerator is on fire"))
-                   : Result<void>();
-    };
-    engine_ = Engine::Create(options, *executor_, clock_).value();
+    StartEngine(num_blocks, change, geometry);
     ASSERT_TRUE(engine_->Connect(connector_, {}).has_value());
   }
   void TearDown() override {
@@ -76,40 +57,12 @@ class KvExchangeTest : public testing::Test {
   }
 
   RequestId Submit(const Request& request) {
-    const auto id = engine_->Submit(
-        request, [this](const RequestOutput& output) { received_[output.id].Add(output); });
-    EXPECT_TRUE(id.has_value());
-    requests_[*id] = request;
     known_.Add(request.prompt);
-    return *id;
-  }
-  StepReport Step() {
-    const StepReport report = engine_->Step();
-    engine_->cache().CheckInvariant();
-    return report;
-  }
-  void Run() {
-    for (int steps = 0; engine_->HasWork(); ++steps) {
-      ASSERT_LT(steps, 10'000) << "does not end";
-      ASSERT_EQ(Step().idle_reason, "");
-    }
+    return EngineFixture::Submit(request);
   }
   Received RunOne(const Request& request) {
-    const RequestId id = Submit(request);
-    Run();
-    return received_.at(id);
-  }
-  void ExpectSolo(RequestId id) {
-    const Received solo = Solo(requests_.at(id));
-    EXPECT_EQ(received_.at(id).tokens, solo.tokens) << "request " << id;
-    EXPECT_EQ(received_.at(id).logprobs, solo.logprobs) << "request " << id;
-  }
-  void ExpectNothingHeld() {
-    const kv::CacheStats stats = engine_->stats().cache;
-    EXPECT_EQ(stats.free_blocks + stats.cached_blocks, stats.total_blocks);
-    EXPECT_EQ(stats.reserved_blocks, 0);
-    EXPECT_EQ(stats.loading_blocks, 0);
-    EXPECT_EQ(stats.held_blocks, 0);
+    known_.Add(request.prompt);
+    return EngineFixture::RunOne(request);
   }
 
   void WriteGarbage(BlockId block) {
@@ -151,15 +104,7 @@ class KvExchangeTest : public testing::Test {
     };
   }
 
-  std::string policy_ = "lru";
-  ManualClock clock_{1'000'000};
-  std::unique_ptr<FakeExecutor> executor_;
   FakeConnector connector_;
-  std::unique_ptr<Engine> engine_;
-  bool fail_ = false;
-  std::vector<int32_t> rows_;  // of every step
-  std::map<RequestId, Request> requests_;
-  std::map<RequestId, Received> received_;
   KnownKv known_{kBlock};
   Rng rng_{1};
 };
