@@ -271,7 +271,7 @@ void Controller::Observe(const Decision& decision, const Observation& observatio
     explained.wire_us = observation.wire_us;
   }
   const double path_us = PathUs(explained, options_.overlap, decision.frames);
-  if (options_.residual_alpha > 0) {
+  if (options_.residual_alpha > 0 && observation.path_us > 0) {
     Residual& residual =
         residuals_[ResidualIndex(decision.arm, decision.quality_class, length, decision.interval)];
     const double difference =

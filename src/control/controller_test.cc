@@ -484,5 +484,19 @@ TEST(DecisionRing, OfManyCandidatesTheLeastAreKeptInOrder) {
   }
 }
 
+// Who waited for something else besides the transfer has times of stages, and no residual.
+TEST(Controller, LearnsNoResidualFromAPathThatWasNotMeasured) {
+  Fixture f;
+  const Decision decision = *f.controller().Decide(f.Ask(1e7), f.rng);
+  Observation seen;
+  seen.decode_us = 1000;
+  f.controller().Observe(decision, seen);
+  EXPECT_EQ(f.controller().Belief(decision.arm, decision.length).residual_us_per_byte, 0);
+  EXPECT_NE(f.controller().Belief(decision.arm, decision.length).decode_factor, 1);
+  seen.path_us = 10 * decision.expected_us;
+  f.controller().Observe(*f.controller().Decide(f.Ask(1e7), f.rng), seen);
+  EXPECT_GT(f.controller().Belief(decision.arm, decision.length).residual_us_per_byte, 0);
+}
+
 }  // namespace
 }  // namespace kvik::control

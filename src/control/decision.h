@@ -63,7 +63,7 @@ struct Decision {
 
 // What became of a transfer. Stages: the time each was busy, as if alone; 0: not measured.
 struct Observation {
-  double path_us = 0;  // what expected_us was about
+  double path_us = 0;  // what expected_us was about; 0: not measured, no residual is learned
   bool in_time = true;
   double produce_us = 0;  // 0: as the question had it
   double encode_us = 0;
