@@ -222,7 +222,8 @@ class Study {
       seen->encode_us = stages.encode_us * raw;
       seen->wire_us = stages.wire_us * raw;
       seen->decode_us = stages.decode_us * raw;
-      seen->path_us = 0;  // it waited for the prefill, too
+      seen->path_us = done_us - steps.back();
+      seen->produce_us = steps.back();
     }
     return done_us;
   }
@@ -313,6 +314,8 @@ void Study::HandOvers() {
             question.tokens = (tokens - 1) / kBlockTokens * kBlockTokens;
             question.raw_bytes = token_bytes_ * static_cast<double>(question.tokens);
             question.us_per_byte = goodput.us_per_byte();
+            question.produce_us = prefill_us;
+            question.produce_parts = static_cast<double>((tokens - 1) / kStepTokens + 1);
             const Decision decision = *controller.Decide(question, chance);
             const Arm& arm = ours_.arm(decision.arm);
             poor +=

@@ -176,6 +176,10 @@ TEST(Predictor, TheMeanPathIsThePathWithoutNoiseOrOverlap) {
   const StageTimes t{.fixed_us = 10, .encode_us = 500, .wire_us = 510, .decode_us = 490};
   EXPECT_DOUBLE_EQ(MeanPathUs(t, Overlap::kPipelined, 10, 0), PathUs(t, Overlap::kPipelined, 10));
   EXPECT_DOUBLE_EQ(MeanPathUs(t, Overlap::kSerial, 10, 0.2), PathUs(t, Overlap::kSerial, 10));
+  const StageTimes in_parts{
+      .produce_us = 300, .produce_parts = 3, .encode_us = 10, .wire_us = 900, .decode_us = 20};
+  EXPECT_NEAR(MeanPathUs(in_parts, Overlap::kPipelined, 10, 0.2),
+              PathUs(in_parts, Overlap::kPipelined, 10), 1e-3);
   // Three equal stages: one of them is always late.
   EXPECT_GT(MeanPathUs(t, Overlap::kPipelined, 10, 0.2), 1.1 * PathUs(t, Overlap::kPipelined, 10));
 }
