@@ -8,7 +8,7 @@ from kv_nodes import BYTES_PER_TOKEN, MAX_TOKENS, PUBLISHED, Q_MIN, Prompts, Sec
 PD_R = (0.1, 1, 10)
 PD_WORKLOADS = ("math", "qa")
 PD_LENGTHS = (128, 192, 256, 384, 512, 640, 768, 896, 1024, 160, 224, 320, 448, 720, 960)
-PD_WARM_UP = 3
+PD_WARM_UP = 2
 PILOT_LENGTHS = (128, 512, 1024)
 STATIC_CANDIDATES = 2  # of each cell, by the pilot
 
