@@ -4,7 +4,7 @@
 # `cmake --preset release && ninja -C build` is the same build.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help setup build tests demo test test-golden test-all bench bench-peers bench-replay bench-policies bench-rd bench-kv lint fuzz clean
+.PHONY: help setup build tests demo test test-golden test-moved-kv test-all bench bench-peers bench-replay bench-policies bench-rd bench-kv lint fuzz clean
 
 JOBS ?= $(shell nproc)
 CTEST := ctest --output-on-failure --timeout 900 -j$(JOBS)
@@ -15,6 +15,7 @@ help:
 	@echo 'make demo         install, build, fetch a model, chat, replay a load with gaps in the cache, move KV over a slow link'
 	@echo 'make test         every test that runs in CI time, then test-golden'
 	@echo 'make test-golden  compare with reference values (KVIK_GOLDEN=folder KVIK_MODELS=folder)'
+	@echo 'make test-moved-kv  an lm-eval task and long conversations on KV that moves (KVIK_EVAL_DATA=folder KVIK_MODELS=folder)'
 	@echo 'make test-all     also tests that wait for leases, asan+ubsan, tsan, -Werror on both compilers, planted defects, a soak and a minute of fuzzing'
 	@echo 'make bench        speed against the measured limits of this machine'
 	@echo 'make bench-peers  speed against llama.cpp and vLLM (PEER_PYTHON=python VLLM_PYTHON=python)'
@@ -46,6 +47,10 @@ test: setup
 	$(CTEST) --no-tests=error --test-dir build -LE 'golden|long'
 	$(MAKE) test-golden
 
+test-moved-kv: build
+	scripts/lm_eval_kv.py || [[ $$? -eq 77 ]]
+	scripts/session_quality.py || [[ $$? -eq 77 ]]
+
 test-golden: tests
 	scripts/test_golden.sh
 
@@ -59,6 +64,7 @@ test-all: setup
 	cmake --preset clang && ninja -C build-clang
 	scripts/test_defects.sh
 	scripts/soak.sh
+	$(MAKE) test-moved-kv
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-15} scripts/fuzz.sh
 
 bench: tests

@@ -9,15 +9,11 @@ decode server gets its KV) and warm (both have forgotten it, the pool has not). 
 of the controller. Exit code 1 if an exact answer differs from the decode server's own.
 """
 import argparse
-import http.client
-import json
 import os
-import re
-import subprocess
 import sys
-import tempfile
 import time
-import urllib.parse
+
+from kvik_process import Process, settle, wait_up
 
 WORDS = ("the cache keeps what a model has read so that it need not read it again and every block of it is named by all "
          "that came before").split()
@@ -27,54 +23,13 @@ def prompt(number, words):
     return f"Story {number}. " + " ".join(WORDS[(i * 7 + i * i * (number + 3)) % len(WORDS)] for i in range(words))
 
 
-class Process:
-    def __init__(self, kvik, *args):
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([kvik, "serve", "--port", "0", *args], stdout=subprocess.PIPE, stderr=self.log,
-                                        text=True)
-        line = self.process.stdout.readline()
-        match = re.search(r" on (http://\S+)", line)
-        if not match:
-            self.process.wait()
-            self.log.seek(0)
-            sys.exit(f"demo: {' '.join(args)} did not start: {line}{self.log.read()}")
-        self.url = match[1]
-        kv = re.search(r"(kvik://[^,\s]+)", line)
-        self.kv = kv[1] if kv else None
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
-
-    def request(self, method, path, body=None):
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=300)
-        connection.request(method, path, None if body is None else json.dumps(body))
-        reply = connection.getresponse()
-        text = reply.read().decode()
-        connection.close()
-        if reply.status != 200:
-            sys.exit(f"demo: {path} says {reply.status}: {text}")
-        return json.loads(text) if text.startswith("{") else text
-
+class Server(Process):
     def complete(self, text, quality, max_tokens):
         start = time.monotonic()
         reply = self.request("POST", "/v1/completions", {
             "prompt": text, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
             "kvik": {"quality": quality, "workload": "qa"}})
         return reply, (time.monotonic() - start) * 1000
-
-    def stored(self):
-        return float(re.search(r"kvik:kv_store_objects\{.*tier=\"memory\".*\} (\S+)", self.request("GET", "/metrics"))[1])
-
-
-def settle(read):
-    """Until a number stays the same for a second."""
-    last, since = read(), time.monotonic()
-    while time.monotonic() - since < 1:
-        time.sleep(0.1)
-        now = read()
-        if now != last:
-            last, since = now, time.monotonic()
 
 
 def main():
@@ -99,14 +54,12 @@ def main():
     common = ["--model", args.model, "--served-model-name", "demo", "--threads", str(max(1, (os.cpu_count() or 2) // 2))]
     library = ["--profiles", args.profiles] if args.profiles else []
     for profile, quality in arms:
-        pool = Process(args.kvik, "--role", "pool", "--kv-listen", "127.0.0.1:0")
+        pool = Server(args.kvik, "--role", "pool", "--kv-listen", "127.0.0.1:0")
         how = [*common, *library, "--kv-profile", profile, "--default-quality", str(quality), "--pool", pool.kv]
-        prefill = Process(args.kvik, "--role", "prefill", *how)
-        decode = Process(args.kvik, "--role", "decode", "--kv-link", args.link, *how)
-        router = Process(args.kvik, "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
-        while router.request("GET", "/nodes")["nodes"][0]["up"] is not True or \
-                router.request("GET", "/nodes")["nodes"][1]["up"] is not True:
-            time.sleep(0.1)
+        prefill = Server(args.kvik, "--role", "prefill", *how)
+        decode = Server(args.kvik, "--role", "decode", "--kv-link", args.link, *how)
+        router = Server(args.kvik, "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
+        wait_up(router)
         for source in ("prefill", "pool"):
             rows = []
             for i, text in enumerate(texts):
@@ -115,7 +68,7 @@ def main():
                 if quality == 1:
                     answer = reply["choices"][0]["text"]
                     differ += exact.setdefault(i, answer) != answer
-            settle(pool.stored)
+            settle(lambda: pool.metric("kvik:kv_store_objects", tier="memory"))
             for node in (prefill, decode):
                 node.request("POST", "/reset_prefix_cache")
             moved = [k.get("transfer") or {} for k, _ in rows]

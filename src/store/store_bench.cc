@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -65,6 +66,7 @@ class Bench {
     set_bytes_ = count * object_bytes;
     AddMemory(object_bytes);
     AddDisk(object_bytes);
+    AddRestart(object_bytes);
     AddRedis(object_bytes);
   }
 
@@ -227,6 +229,61 @@ class Bench {
     disk_ = OrDie(DiskTier::Open(options, system_, PosixFileSystem()));
   }
 
+  // One segment holds the whole set, so that after a kill all of it is verified.
+  void AddRestart(size_t object_bytes) {
+    const std::string folder = folder_.path() + "/restarted";
+    const auto open = [this, folder] {
+      DiskTierOptions options;
+      options.folder = folder;
+      options.budget_bytes = 32 * kSetBytes;
+      options.segment_bytes = 2 * kSetBytes;
+      restarted_ = OrDie(DiskTier::Open(options, system_, PosixFileSystem()));
+    };
+    const auto segments = [folder] {
+      std::vector<std::filesystem::path> files;
+      for (const auto& file : std::filesystem::directory_iterator(folder)) {
+        if (file.file_size() > 0) {
+          files.push_back(file.path());
+        }
+      }
+      return files;
+    };
+    Add("-fill", "", 0, [this, folder, open] {
+      restarted_ = nullptr;
+      std::filesystem::remove_all(folder);
+      open();
+      for (const auto& put : restarted_->Put(objects_, kNoDeadline)) {
+        Must(put.has_value(), "put");
+      }
+      restarted_ = nullptr;
+    });
+    Add("restart, all in order", "", 0, open);
+    Add("-check", "", 0, [this] { CheckRestarted(objects_.size()); });
+    Add("-tear", "", 0, [this, segments, object_bytes] {
+      restarted_ = nullptr;
+      const auto files = segments();
+      Must(files.size() == 1, "one segment");
+      std::filesystem::resize_file(files[0],
+                                   std::filesystem::file_size(files[0]) - object_bytes / 2);
+    });
+    Add("restart, torn: the rest verified", "crc32c", 0.3, open);
+    Add("-check", "", 0, [this] {
+      const DiskRecovery& recovery = restarted_->recovery();
+      Must(recovery.torn_segments == 1 && recovery.verified == recovery.objects,
+           "dropping the torn tail and verifying the rest");
+      CheckRestarted(objects_.size() - 1);
+    });
+  }
+  // Exactly the first `count` objects are there, whole.
+  void CheckRestarted(size_t count) const {
+    Must(restarted_->recovery().objects == static_cast<int64_t>(count), "recovery");
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      const auto got = GetOne(*restarted_, keys_[i]);
+      Must(got.has_value() == (i < count), "what a restart keeps");
+      Must(!got.has_value() || IsIntact(keys_[i], got->bytes.bytes()), "a byte after a restart");
+    }
+  }
+
   void AddRedis(size_t object_bytes) {
     if (!RedisServer::Available()) {
       std::printf("redis-server is not installed: its cases are left out\n");
@@ -312,6 +369,7 @@ class Bench {
   std::vector<std::byte> copy_;
   std::unique_ptr<MemoryTier> memory_;
   std::unique_ptr<DiskTier> disk_;
+  std::unique_ptr<DiskTier> restarted_;
   std::unique_ptr<RedisServer> server_;
   std::array<std::unique_ptr<redisContext, Free>, 2> raw_;
   std::array<std::unique_ptr<RedisTier>, 2> redis_;

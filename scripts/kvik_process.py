@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts need of a running `kvik serve`."""
+import http.client
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+
+
+class Process:
+    """One server on a free port, from start to stop(). A server that does not start, and a request that fails, end the
+    script."""
+
+    def __init__(self, kvik, *args):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([kvik, "serve", "--port", "0", *args], stdout=subprocess.PIPE, stderr=self.log,
+                                        text=True)
+        line = self.process.stdout.readline()
+        match = re.search(r" on (http://\S+)", line)
+        if not match:
+            self.process.wait()
+            self.log.seek(0)
+            sys.exit(f"kvik serve {' '.join(args)} did not start: {line}{self.log.read()}")
+        self.url = match[1]
+        kv = re.search(r"(kvik://[^,\s]+)", line)
+        self.kv = kv[1] if kv else None  # where peers come for KV
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+    def request(self, method, path, body=None):
+        """The parsed JSON, or the text."""
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=300)
+        connection.request(method, path, None if body is None else json.dumps(body))
+        reply = connection.getresponse()
+        text = reply.read().decode()
+        connection.close()
+        if reply.status != 200:
+            sys.exit(f"{self.url}{path} says {reply.status}: {text}")
+        return json.loads(text) if text.startswith("{") else text
+
+    def metric(self, name, **labels):
+        """The sum of a metric's samples that carry these labels."""
+        total = 0.0
+        for line in self.request("GET", "/metrics").splitlines():
+            match = re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line)
+            if match and match[1] == name and all(f'{k}="{v}"' in (match[2] or "") for k, v in labels.items()):
+                total += float(match[3])
+        return total
+
+
+def model_file(kvik, name):
+    """The file of this name in KVIK_MODELS or where `kvik pull` puts models; else the demo's, which is fetched."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvik"
+    for folder in filter(None, (os.environ.get("KVIK_MODELS"), cache / "models")):
+        file = pathlib.Path(folder) / name
+        if file.exists():
+            return file
+    done = subprocess.run([kvik, "pull", "demo"], capture_output=True, text=True)
+    if done.returncode:
+        print(f"skipped, no model: {done.stderr.strip()}")
+        sys.exit(77)
+    return "demo"
+
+
+def wait_up(router):
+    """Until the router has heard of every node that it was given."""
+    while not all(node["up"] for node in router.request("GET", "/nodes")["nodes"]):
+        time.sleep(0.1)
+
+
+def settle(read):
+    """Until a number stays the same for a second."""
+    last, since = read(), time.monotonic()
+    while time.monotonic() - since < 1:
+        time.sleep(0.1)
+        now = read()
+        if now != last:
+            last, since = now, time.monotonic()
