@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the sections of bench_kv.py share: servers, prompts of exact lengths, a file of measurements, statistics."""
 import contextlib
-import http.client
 import json
 import math
 import os
 import pathlib
 import random
 import re
-import subprocess
 import sys
-import tempfile
 import time
-import urllib.parse
+
+from kvik_process import Process, wait_up
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvik"
@@ -34,37 +32,11 @@ def find_model():
     raise SystemExit(f"bench-kv: {MODEL_FILE} not found; run 'build/kvik pull demo' or set KVIK_MODELS")
 
 
-class Node:
-    """A running `kvik serve`."""
+class Node(Process):
+    """A running `kvik serve` of this checkout."""
 
     def __init__(self, *args):
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([KVIK, "serve", "--port", "0", *map(str, args)], stdout=subprocess.PIPE,
-                                        stderr=self.log, text=True)
-        line = self.process.stdout.readline()
-        match = re.search(r" on (http://\S+)", line)
-        if not match:
-            self.process.wait()
-            self.log.seek(0)
-            raise SystemExit(f"bench-kv: {' '.join(map(str, args))} did not start: {line}{self.log.read()}")
-        self.url = match[1]
-        kv = re.search(r"(kvik://[^,\s]+)", line)
-        self.kv = kv[1] if kv else None
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait()
-
-    def request(self, method, path, body=None):
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=300)
-        connection.request(method, path, None if body is None else json.dumps(body))
-        reply = connection.getresponse()
-        text = reply.read().decode()
-        connection.close()
-        if reply.status != 200:
-            raise SystemExit(f"bench-kv: {path} says {reply.status}: {text}")
-        return json.loads(text) if text.startswith("{") else text
+        super().__init__(KVIK, *map(str, args))
 
     def complete(self, prompt, max_tokens, salt, transfer=None, **kvik):
         """(reply, milliseconds). A salt of its own finds no KV of other requests."""
@@ -76,8 +48,7 @@ class Node:
 
     def wait_up(self):
         """Of a router: until all of its nodes are."""
-        while not all(node["up"] for node in self.request("GET", "/nodes")["nodes"]):
-            time.sleep(0.02)
+        wait_up(self)
 
 
 class Prompts:

@@ -31,7 +31,8 @@ class Process:
         self.kv = kv[1] if kv else None  # where peers come for KV
 
     def stop(self):
-        self.process.terminate()
+        if self.process.poll() is None:
+            self.process.terminate()
         self.process.wait()
 
     def request(self, method, path, body=None):
@@ -72,14 +73,14 @@ def model_file(kvik, name):
 def wait_up(router):
     """Until the router has heard of every node that it was given."""
     while not all(node["up"] for node in router.request("GET", "/nodes")["nodes"]):
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 def settle(read):
     """Until a number stays the same for a second."""
     last, since = read(), time.monotonic()
     while time.monotonic() - since < 1:
-        time.sleep(0.1)
+        time.sleep(0.05)
         now = read()
         if now != last:
             last, since = now, time.monotonic()
