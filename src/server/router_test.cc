@@ -132,7 +132,7 @@ class RouterTest : public ::testing::Test {
   explicit RouterTest(const BlockHolders* holders = nullptr) : nodes_(clock_, 1000, holders) {}
   void Add(const std::string& url, NodeRole role, int32_t kv_port = 7) {
     nodes_.Join(url, role, 0);
-    nodes_.Up(url, {.engine_id = "e" + std::to_string(kv_port),
+    nodes_.Up(url, {.engine_id = std::to_string(kv_port),
                     .kv_host = "10.0.0.1",
                     .kv_port = kv_port,
                     .events = {}});
@@ -206,7 +206,7 @@ TEST_F(RouterTest, ThePromptIsComputedOnOneNodeAndTheAnswerOnAnother) {
                                                 {"do_remote_decode", false},
                                                 {"remote_host", "10.0.0.1"},
                                                 {"remote_port", 41},
-                                                {"remote_engine_id", "e41"},
+                                                {"remote_engine_id", "41"},
                                                 {"remote_request_id", prefill.ids()[0]}}));
   EXPECT_EQ(prefill.ids(), decode.ids());
 }

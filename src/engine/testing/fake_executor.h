@@ -25,7 +25,7 @@ struct FakeExecutorOptions {
   int32_t block_size_tokens = 16;
   ExecutorLimits limits{
       .vocab_size = 97, .max_batch_rows = 4096, .max_logit_rows = 64, .max_context_tokens = 4096};
-  std::optional<kv::KvGeometry> geometry;  // what it says of its blocks; there are no such bytes
+  std::optional<kv::KvGeometry> geometry{};  // what it says of its blocks; there are no such bytes
 };
 
 class FakeExecutor final : public Executor {
