@@ -293,6 +293,31 @@ TEST(ConnectorTest, AReaderJudgesAProfileByItsWorkload) {
   }
 }
 
+// A session goes on with another kind of work, or more wanted: what it left in the cache was good
+// enough for what it did before.
+TEST(ConnectorTest, WhatIsCachedIsJudgedByTheNextRequestsWorkload) {
+  const auto profiles = ProfilesWith({LossyProfile(
+      "small", 4, 6, {{codec::kUnifiedWorkload, 0.97}, {"qa", 0.985}, {"code", 0.955}})});
+  Rig rig(OnASlowLink(*profiles), 256, 1, profiles);
+  const auto ask = [&](const std::string& workload, float q_min) {
+    rig.engine->stats = {};
+    ToyRequest request = RequestOf(Prompt(1, 8), {true, q_min});
+    request.workload = workload;
+    rig.engine->Submit(request);
+    rig.Drain();
+    return rig.engine->stats.arrived_blocks;
+  };
+  rig.engine->Submit(RequestOf(Prompt(1, 8)));
+  rig.Drain();
+  rig.engine->Evict(100);
+  EXPECT_EQ(ask("qa", 0.975F), 8);
+  EXPECT_EQ(ask("qa", 0.98F), 0) << "it is cached";
+  EXPECT_EQ(ask("code", 0.95F), 0) << "good enough for all work";
+  EXPECT_EQ(ask("qa", 0.99F), 8) << "not so good";
+  EXPECT_EQ(ask("code", 0.96F), 8) << "its q is that of other work";
+  EXPECT_EQ(rig.connector->counters().refused_quality, 0);
+}
+
 // Two lossy profiles of known quality beside lossless.
 TEST(ConnectorTest, TheSmallestEncodingThatIsGoodEnoughIsLoaded) {
   const auto profiles =

@@ -378,20 +378,12 @@ bool Plausible(const LoadFacts& facts, const ProfileSet& profiles, const LoadRul
                                     2.0 * info.num_blocks * rules.raw_bytes_per_block + 1e6;
 }
 
-kv::BlockQuality WorseOf(const kv::BlockQuality& a, const kv::BlockQuality& b) {
-  kv::BlockQuality worse;
-  worse.fidelity = a.fidelity == kv::Fidelity::kLossy || b.fidelity == kv::Fidelity::kLossy
-                       ? kv::Fidelity::kLossy
-                       : kv::Fidelity::kExact;
-  // What was never measured is not a number, and worth nothing.
-  worse.q = a.q >= 0 && b.q >= 0 ? std::min(a.q, b.q) : 0.0F;
-  return worse;
-}
-
 kv::BlockQuality QualityFor(const CodecProfile& profile, const kv::BlockQuality& label,
                             const kv::BlockQuality& measured) {
   if (profile.lossy && label.q >= profile.q) {
-    return {kv::Fidelity::kLossy, measured.q};
+    kv::BlockQuality quality = measured;
+    quality.fidelity = kv::Fidelity::kLossy;
+    return quality;
   }
   return WorseOf(label, measured);
 }

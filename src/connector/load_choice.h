@@ -84,9 +84,6 @@ struct LoadChoice {
 [[nodiscard]] bool Plausible(const LoadFacts& facts, const ProfileSet& profiles,
                              const LoadRules& rules, const transfer::FoundObject& found);
 
-// The worse of both in every respect.
-[[nodiscard]] kv::BlockQuality WorseOf(const kv::BlockQuality& a, const kv::BlockQuality& b);
-
 // What KV of this profile is worth to one reader: `label` is what comes with it, `measured` what
 // the reader's library says of the profile for its workload. KV is approximated once only, so a
 // label no worse than the profile's own (the least over workloads) says nothing beyond the profile.

@@ -52,7 +52,8 @@ kv::BlockQuality CodecProfile::QualityFor(std::string_view workload) const {
   }
   const codec::QualityRecord* const record =
       listed == nullptr ? nullptr : listed->QualityFor(workload);
-  return {kv::Fidelity::kLossy, record != nullptr ? record->JudgedQ() : q};
+  return {kv::Fidelity::kLossy, q, kv::WorkloadTag::Of(workload),
+          record != nullptr ? record->JudgedQ() : q};
 }
 
 Result<std::shared_ptr<const ProfileSet>> ProfileSet::Create(

@@ -231,6 +231,7 @@ Result<void> Engine::Submit(RequestId id, Request request, OutputSink sink) {
   }
   const auto prompt_tokens = static_cast<int32_t>(request.prompt.size());
   request.max_new_tokens = std::min(request.max_new_tokens, max_request_tokens() - prompt_tokens);
+  request.quality.workload = kv::WorkloadTag::Of(request.workload);
 
   auto active = std::make_unique<Active>(id, std::move(request), std::move(sink));
   active->seed = active->request.sampling.seed.value_or(Rng(options_.seed, id).Next());
@@ -445,7 +446,8 @@ void Engine::SampleOne(Active& active, std::span<const float> logits) {
     active.timing.first_token_us = clock_.NowMicros();
     CountPrompt(active);
   }
-  usage.least_q = std::min(usage.least_q, scheduler_.sequence(active.id).quality().q);
+  usage.least_q = std::min(
+      usage.least_q, scheduler_.sequence(active.id).quality().For(active.request.quality.workload));
   const TokenId token = sampled.token;
   TokenOutput token_output;
   token_output.token = token;

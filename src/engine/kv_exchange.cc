@@ -269,7 +269,9 @@ void KvExchange::On(const kv::Failed& event, News& news) {
 // Whether the cache can take it as it is said to be: it came over a network.
 bool KvExchange::IsPlausible(const kv::Arrived& event) const {
   const bool exact = event.quality.fidelity == kv::Fidelity::kExact;
-  if (!(event.quality.q >= 0 && event.quality.q <= 1) || (exact && !event.dropped.empty())) {
+  if (!(event.quality.q >= 0 && event.quality.q <= 1) ||
+      !(event.quality.workload_q >= 0 && event.quality.workload_q <= 1) ||
+      (exact && !event.dropped.empty())) {
     return false;
   }
   const kv::BlockMasks* masks = cache_.masks();

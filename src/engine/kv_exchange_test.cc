@@ -536,6 +536,51 @@ TEST_P(KvExchangeUnderEachPolicy, WhatAttendsToLossyKvIsLossyAndExactRequestsNev
   ExpectNothingHeld();
 }
 
+// What a conversation left in the cache was good enough for what it did then.
+TEST_F(KvExchangeTest, CachedKvIsJudgedByTheNextTurnsWorkloadAndQuality) {
+  struct Turn {
+    const char* workload;
+    float q_min;
+    int32_t cached_blocks;
+  };
+  for (const Turn& next : {Turn{"math", 0.97F, 8}, Turn{"math", 0.99F, 0}, Turn{"code", 0.97F, 0},
+                           Turn{"", 0.97F, 0}, Turn{"code", 0.9F, 8}}) {
+    SCOPED_TRACE(testing::Message() << next.workload << " " << next.q_min);
+    received_.clear();
+    Start(64);
+    ClaimAlways({{0, 4}});
+    Request first = Greedy(RandomPrompt(rng_, 8 * kBlock + 5), 3);
+    first.quality = {true, 0.97F};
+    first.workload = "math";
+    const RequestId id = Submit(first);
+    Step();
+    Ticket& ticket = connector_.OpenTicketOf(id);
+    for (int32_t i = 0; i < 4; ++i) {
+      WriteKv(ticket, i, /*lossy=*/true);
+    }
+    connector_.Arrive(ticket, {0, 4},
+                      {Fidelity::kLossy, 0.92F, kv::WorkloadTag::Of("math"), 0.98F});
+    Run();
+    EXPECT_EQ(received_.at(id).usage.external_blocks, 4);
+    EXPECT_EQ(received_.at(id).usage.least_q, 0.98F);
+
+    ClaimAlways({});
+    Request second = Greedy(first.prompt, 3);
+    second.quality = {true, next.q_min};
+    second.workload = next.workload;
+    const RequestId second_id = Submit(second);
+    Run();
+    EXPECT_EQ(received_.at(second_id).usage.cached_tokens, next.cached_blocks * kBlock);
+    if (next.cached_blocks == 0) {
+      ExpectSolo(second_id);
+    } else {
+      EXPECT_EQ(received_.at(second_id).usage.least_q,
+                std::string(next.workload) == "math" ? 0.98F : 0.92F);
+    }
+    ExpectNothingHeld();
+  }
+}
+
 TEST_F(KvExchangeTest, KvThatIsNotGoodEnoughIsComputed) {
   Start(64);
   for (const kv::MinQuality quality : {kv::MinQuality{}, kv::MinQuality{true, 0.9F}}) {

@@ -48,7 +48,7 @@ struct Request {
   // How much the client wants which part of the KV kept; may be null. kv::ValidateRetention holds.
   std::shared_ptr<const kv::Retention> retention;
   // The least quality of KV it may read. The default is exact: the answer is what it would be
-  // without a cache.
+  // without a cache. Its workload is set by Engine::Submit, from the label below.
   kv::MinQuality quality;
   // For whoever brings KV from elsewhere (kv/connector.h).
   std::string workload;     // label of the kind of work; empty: not known

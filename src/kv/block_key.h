@@ -64,17 +64,40 @@ struct BlockKey {
 // Whether reading a block gives the same bits as computing it here.
 enum class Fidelity { kExact, kLossy };
 
+// The label of a kind of work, for which a pipeline's quality was measured. The label that is empty
+// has a tag like any other.
+struct WorkloadTag {
+  uint32_t value = 0;  // 0: none
+  static WorkloadTag Of(std::string_view label);
+  friend bool operator==(const WorkloadTag&, const WorkloadTag&) = default;
+};
+
+// What a block is worth to its readers: top-1 agreement of the pipeline that stored it, [0, 1]; 1
+// when exact. It was measured for kinds of work, and one of them may be known to get more than the
+// least: that of the request for which the block was loaded.
 struct BlockQuality {
   Fidelity fidelity = Fidelity::kExact;
-  float q = 1.0F;  // [0, 1]: top-1 agreement of the pipeline that stored it; 1 when exact
+  float q = 1.0F;             // whatever the work is
+  WorkloadTag workload = {};  // none: nothing more is known
+  float workload_q = 1.0F;    // for this kind of work
+  [[nodiscard]] float For(WorkloadTag reader) const {
+    return workload.value != 0 && workload == reader ? workload_q : q;
+  }
 };
+
+// The worse of both in every respect: of what was computed from both. `workload` is the kind of
+// work that is kept apart; none: that of `a`, or else of `b`. What is not a number was never
+// measured, and worth nothing.
+[[nodiscard]] BlockQuality WorseOf(const BlockQuality& a, const BlockQuality& b,
+                                   WorkloadTag workload = {});
 
 // The least a reader accepts. The default never reads a lossy block.
 struct MinQuality {
   bool allow_lossy = false;
-  float q_min = 0.0F;  // with allow_lossy
+  float q_min = 0.0F;         // with allow_lossy
+  WorkloadTag workload = {};  // of the reader; none: it has to be good enough for any
   [[nodiscard]] bool Accepts(const BlockQuality& quality) const {
-    return quality.fidelity == Fidelity::kExact || (allow_lossy && quality.q >= q_min);
+    return quality.fidelity == Fidelity::kExact || (allow_lossy && quality.For(workload) >= q_min);
   }
 };
 

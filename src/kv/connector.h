@@ -87,10 +87,10 @@ struct LoadRequest {
   int32_t num_loadable = 0;
   std::vector<BlockRange> resident;  // usable now, ascending; may change until Claim
   int32_t num_tokens = 0;            // of the prompt, and what was generated before a preemption
-  MinQuality quality;
-  std::string workload;     // label; empty: not known
-  int64_t slo_ttft_us = 0;  // from submitted_us; 0: none
-  int64_t slo_us = 0;       // of the whole job, likewise
+  MinQuality quality;                // with the workload's tag
+  std::string workload;              // label; empty: not known
+  int64_t slo_ttft_us = 0;           // from submitted_us; 0: none
+  int64_t slo_us = 0;                // of the whole job, likewise
   int64_t submitted_us = 0;
   bool resumed = false;                            // it was preempted
   std::shared_ptr<const TransferParams> transfer;  // may be null

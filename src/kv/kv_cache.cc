@@ -255,8 +255,7 @@ void KvCache::Commit(Sequence& sequence, std::span<const TokenRun> runs) {
     if (sequence.IsReady(block_index)) {  // what follows was computed from it
       const BlockQuality quality = ReadyQuality(sequence, block_index);
       if (quality.fidelity == Fidelity::kLossy) {
-        sequence.quality_ =
-            BlockQuality{Fidelity::kLossy, std::min(sequence.quality_.q, quality.q)};
+        sequence.quality_ = WorseOf(sequence.quality_, quality, sequence.min_quality_.workload);
       }
       continue;
     }

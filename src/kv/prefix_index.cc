@@ -110,8 +110,9 @@ PrefixIndex::PublishResult PrefixIndex::Publish(const BlockKey& key, BlockId blo
   if (static_cast<size_t>(block) >= records_.size()) {
     records_.resize(std::max(static_cast<size_t>(block) + 1, 2 * records_.size()));
   }
-  At(block) =
-      Record{key.content, first, exact ? 0 : quality.q, exact ? State::kExact : State::kLossy};
+  At(block) = Record{
+      key.content,       first, exact ? State::kExact : State::kLossy, quality.q, quality.workload,
+      quality.workload_q};
   used_slots_ += first == kNoBlock ? 1 : 0;
   slots_[slot] = Slot{TagOf(key.content), block};
   ++size_;
@@ -128,7 +129,7 @@ BlockId PrefixIndex::Find(const ContentKey& key, const MinQuality& min) const {
   if (block == kNoBlock || At(block).state != State::kLossy) {
     return block;
   }
-  return min.Accepts(BlockQuality{Fidelity::kLossy, At(block).lossy_q}) ? block : kNoBlock;
+  return min.Accepts(LossyQuality(At(block))) ? block : kNoBlock;
 }
 
 LookupResult PrefixIndex::Lookup(std::span<const ContentKey> keys, const MinQuality& min) const {
@@ -149,8 +150,7 @@ bool PrefixIndex::IsSuperseded(BlockId block) const {
 BlockQuality PrefixIndex::quality(BlockId block) const {
   KVIK_CHECK(Contains(block), "block %d is not in the index", block);
   const Record& record = At(block);
-  return record.state == State::kLossy ? BlockQuality{Fidelity::kLossy, record.lossy_q}
-                                       : BlockQuality{};
+  return record.state == State::kLossy ? LossyQuality(record) : BlockQuality{};
 }
 
 const ContentKey& PrefixIndex::content(BlockId block) const {

@@ -79,8 +79,10 @@ class PrefixIndex {
   struct Record {
     ContentKey content;
     BlockId twin = kNoBlock;
-    float lossy_q = 0;
     State state = State::kAbsent;
+    float lossy_q = 0;
+    WorkloadTag workload;  // BlockQuality
+    float workload_q = 0;
   };
   // An entry is where its first block is: the exact one if it has one.
   struct Slot {
@@ -88,6 +90,9 @@ class PrefixIndex {
     BlockId block = kNoBlock;
   };
   static uint32_t TagOf(const ContentKey& key) { return static_cast<uint32_t>(key.Digest()); }
+  static BlockQuality LossyQuality(const Record& record) {
+    return {Fidelity::kLossy, record.lossy_q, record.workload, record.workload_q};
+  }
   Record& At(BlockId block) { return records_[static_cast<size_t>(block)]; }
   [[nodiscard]] const Record& At(BlockId block) const {
     return records_[static_cast<size_t>(block)];

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/rng.h"
@@ -50,6 +52,56 @@ TEST(PrefixIndex, ABlockOfOtherNumericsIsNeverExactHere) {
   EXPECT_EQ(index.Find(Key(1), AtLeast(0.98F)), 5);
   EXPECT_EQ(index.Find(Key(1), AtLeast(1.0F)), kNoBlock);
   EXPECT_EQ(index.quality(5).fidelity, Fidelity::kLossy);
+}
+
+TEST(PrefixIndex, ALossyBlockIsJudgedByTheReadersWorkload) {
+  const WorkloadTag math = WorkloadTag::Of("math");
+  const WorkloadTag unlabelled = WorkloadTag::Of("");
+  PrefixIndex index(kOurs);
+  (void)index.Publish({Key(1), kOurs}, 5, BlockQuality{Fidelity::kLossy, 0.95F, math, 0.98F});
+  EXPECT_EQ(index.Find(Key(1), {true, 0.98F, math}), 5);
+  EXPECT_EQ(index.Find(Key(1), {true, 0.99F, math}), kNoBlock);
+  for (const WorkloadTag other : {WorkloadTag{}, unlabelled, WorkloadTag::Of("code")}) {
+    EXPECT_EQ(index.Find(Key(1), {true, 0.96F, other}), kNoBlock);
+    EXPECT_EQ(index.Find(Key(1), {true, 0.95F, other}), 5);
+  }
+  EXPECT_EQ(index.quality(5).For(math), 0.98F);
+  EXPECT_EQ(index.quality(5).For(unlabelled), 0.95F);
+}
+
+TEST(BlockQuality, WhatIsComputedFromSeveralBlocksIsWorthTheLeastForEachReader) {
+  const WorkloadTag a = WorkloadTag::Of("a");
+  const WorkloadTag b = WorkloadTag::Of("b");
+  Rng rng(7);
+  const auto random = [&] {
+    BlockQuality quality;
+    if (rng.Below(4) == 0) {
+      return quality;
+    }
+    quality.fidelity = Fidelity::kLossy;
+    quality.q = static_cast<float>(rng.Below(100)) / 100;
+    quality.workload = rng.Below(3) == 0 ? WorkloadTag{} : rng.Below(2) == 0 ? a : b;
+    quality.workload_q = quality.q + static_cast<float>(rng.Below(10)) / 100;
+    return quality;
+  };
+  for (int round = 0; round < 1000; ++round) {
+    const BlockQuality one = random();
+    const BlockQuality two = random();
+    for (const WorkloadTag kept : {WorkloadTag{}, a, b}) {
+      const BlockQuality worse = WorseOf(one, two, kept);
+      EXPECT_EQ(worse.fidelity == Fidelity::kLossy,
+                one.fidelity == Fidelity::kLossy || two.fidelity == Fidelity::kLossy);
+      for (const WorkloadTag reader : {WorkloadTag{}, a, b}) {
+        const float truth = std::min(one.For(reader), two.For(reader));
+        EXPECT_LE(worse.For(reader), truth);
+        if (reader == kept && reader.value != 0) {
+          EXPECT_EQ(worse.For(reader), truth) << "what is kept apart loses nothing";
+        }
+      }
+    }
+  }
+  const float unmeasured = std::nanf("");
+  EXPECT_EQ(WorseOf({Fidelity::kLossy, unmeasured, a, unmeasured}, {}, a).For(a), 0.0F);
 }
 
 TEST(PrefixIndex, AReaderGetsTheExactBlockBeforeTheLossyOne) {

@@ -112,6 +112,7 @@ class ToyEngine {
   kv::TicketId Submit(ToyRequest request) {
     auto& r = requests_[++last_ticket_];
     r.want = std::move(request);
+    r.want.quality.workload = kv::WorkloadTag::Of(r.want.workload);
     const size_t full = r.want.keys.size() - r.want.generated_blocks;
     r.loadable =
         std::min(static_cast<int32_t>(full), (r.want.num_tokens - 1) / geometry_.block_size_tokens);
@@ -314,7 +315,8 @@ class ToyEngine {
       const BlockId block = Confirm(event.ticket, at);
       ++stats.arrived_blocks;
       stats.lossy_arrived_blocks += event.quality.fidelity == kv::Fidelity::kLossy ? 1 : 0;
-      stats.least_q = std::min(stats.least_q, event.quality.q);
+      stats.least_q =
+          std::min(stats.least_q, event.quality.For(loaded_quality_.at(event.ticket).workload));
       const auto found = requests_.find(event.ticket);
       const kv::ContentKey& key = loaded_keys_.at({event.ticket, at});
       const auto truth = ToyBytes(key, geometry_);
@@ -414,8 +416,7 @@ class ToyEngine {
       Slot& slot = r.blocks[i];
       if (slot.state == State::kHave) {
         if (slot.quality.fidelity == kv::Fidelity::kLossy) {
-          tainted.fidelity = kv::Fidelity::kLossy;
-          tainted.q = std::min(tainted.q, slot.quality.q);
+          tainted = WorseOf(tainted, slot.quality, r.want.quality.workload);
         }
         continue;
       }
