@@ -418,7 +418,10 @@ def test_two_hundred_clients_that_leave_leave_nothing_behind(start):
     pool = pool_of(start)
     small = ("--num-blocks", "400", "--pool", kv_url(pool))
     router, prefill, decode = pair(start, prefill=(*small, "--kv-link", "rate=40Mbit"), decode=small)
-    threads = {node: len(os.listdir(f"/proc/{node.process.pid}/task")) for node in (prefill, decode, router)}
+
+    def files(node):
+        return len(os.listdir(f"/proc/{node.process.pid}/fd"))
+    opened = {node: files(node) for node in (prefill, decode, router)}
     rng = random.Random(5)
     host, port = router.address.split(":")
     plan = [(i, rng.randrange(1, 1200), rng.randrange(8), rng.randrange(1, 2000)) for i in range(200)]
@@ -439,8 +442,8 @@ def test_two_hundred_clients_that_leave_leave_nothing_behind(start):
         list(clients.map(one, plan))
     check_nothing_left(prefill, decode)
     assert all(node["requests_running"] == 0 for node in nodes(router).values())
-    for node, before in threads.items():
-        assert len(os.listdir(f"/proc/{node.process.pid}/task")) <= before + 64, "a thread a request is left"
+    for node, before in opened.items():  # but for what asked for metrics just now
+        wait_until(lambda: files(node) <= before + 8, "connections are closed")
     check_sources(decode)
 
 
