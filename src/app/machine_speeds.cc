@@ -94,10 +94,7 @@ control::MachineSpeeds MachineSpeedsOf(const connector::ProfileSet& profiles,
       LogWarning("%s %s: measuring again", path.c_str(), parsed.error().message.c_str());
     }
   }
-  const bool all_there =
-      std::all_of(profiles.all().begin(), profiles.all().end(),
-                  [&](const connector::CodecProfile& p) { return kept.Find(p.hash) != nullptr; });
-  if (all_there) {
+  if (connector::HasSpeedsOf(profiles, kept)) {
     return kept;
   }
   const std::optional<connector::KvSample> sample = SampleOf(runtime);

@@ -221,6 +221,18 @@ TEST_F(ChunkCodec, SpeedsAreMeasuredOfEveryProfile) {
   }
 }
 
+TEST_F(ChunkCodec, WhatWasMeasuredIsNotMissedWhenItIsReadBack) {
+  SystemClock clock;
+  const control::MachineSpeeds measured =
+      MeasureSpeeds(*profiles_, {.budget_us_per_profile = 100}, clock);
+  const auto kept = control::ParseSpeeds(control::PrintSpeeds(measured));
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_TRUE(HasSpeedsOf(*profiles_, *kept));
+  control::MachineSpeeds fewer = *kept;
+  fewer.profiles.pop_back();
+  EXPECT_FALSE(HasSpeedsOf(*profiles_, fewer));
+}
+
 TEST_F(ChunkCodec, SpeedsAreMeasuredOnTheSampleAndLeaveItAlone) {
   SystemClock clock;
   const std::vector<std::byte> before = arena_;

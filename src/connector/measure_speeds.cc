@@ -120,6 +120,11 @@ class Meter {
   std::vector<std::byte> room_;  // to decode into
 };
 
+// Raw KV is an encoding like any other here; the controller knows it by a hash of its own.
+uint64_t NameOf(const ProfileSet& profiles, const CodecProfile& profile) {
+  return &profile == &profiles.raw() ? control::kRawHash : profile.hash;
+}
+
 }  // namespace
 
 control::MachineSpeeds MeasureSpeeds(
@@ -136,8 +141,7 @@ control::MachineSpeeds MeasureSpeeds(
   size_t done = 0;
   for (const CodecProfile& profile : profiles.all()) {
     control::ProfileSpeeds measured;
-    // Raw KV is an encoding like any other here; the controller knows it by a hash of its own.
-    measured.profile_hash = &profile == &profiles.raw() ? control::kRawHash : profile.hash;
+    measured.profile_hash = NameOf(profiles, profile);
     bool works = true;
     for (size_t i = 0; i < control::kNumLengths && works; ++i) {
       // Longer prompts are several chunks.
@@ -162,6 +166,13 @@ control::MachineSpeeds MeasureSpeeds(
     }
   }
   return speeds;
+}
+
+bool HasSpeedsOf(const ProfileSet& profiles, const control::MachineSpeeds& speeds) {
+  return std::all_of(profiles.all().begin(), profiles.all().end(),
+                     [&](const CodecProfile& profile) {
+                       return speeds.Find(NameOf(profiles, profile)) != nullptr;
+                     });
 }
 
 }  // namespace kvik::connector

@@ -41,4 +41,7 @@ struct MeasureOptions {
     const ProfileSet& profiles, const MeasureOptions& options, const Clock& clock,
     const std::function<void(size_t done, size_t total)>& progress = {});
 
+// Whether `speeds` has every profile of the set, as MeasureSpeeds names them.
+[[nodiscard]] bool HasSpeedsOf(const ProfileSet& profiles, const control::MachineSpeeds& speeds);
+
 }  // namespace kvik::connector
