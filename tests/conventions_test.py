@@ -82,6 +82,12 @@ class Conventions(unittest.TestCase):
             r"\bsteady_clock::now\b",
             lambda p: p.name in ("clock.cc", "bounded_queue.h") or p.name.endswith("_bench.cc"),
         )
+        # The time of day jumps: it is told to clients and models, and nothing depends on it.
+        self.complain(
+            cpp_files(),
+            r"\bstd::time\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|\btimespec_get\b|\btime\s*\(\s*(nullptr|NULL|0|&)",
+            lambda p: p in [SRC / "app" / name for name in ("serve.cc", "generate.cc", "kv_events.cc")],
+        )
 
     def test_the_environment_is_read_at_the_edges_only(self):
         self.complain(

@@ -515,6 +515,35 @@ TEST(ConnectorTest, WhatDoesNotComeInTimeIsComputed) {
   EXPECT_EQ(rig.engine->stats.not_coming_blocks, 4);
 }
 
+TEST(ConnectorTest, AClockThatJumpsAheadCostsALoadAndNothingElse) {
+  Rig rig;
+  rig.engine->Submit(RequestOf(Prompt(1, 16)));
+  rig.Drain();
+  rig.source->faults.longest_delay_us = 200'000;
+  int interrupted = 0;
+  for (int ticks = 1; ticks < 40; ++ticks) {
+    rig.engine->Evict(100);
+    rig.engine->Submit(RequestOf(Prompt(1, 16)));
+    for (int i = 0; i < ticks; ++i) {
+      rig.Tick(10'000);
+    }
+    interrupted += rig.connector->counters().loading_blocks > 0 ? 1 : 0;
+    rig.clock.Advance(int64_t{24} * 3600 * 1'000'000);
+    rig.Drain();
+    rig.engine->CheckIdle();
+    EXPECT_EQ(rig.connector->counters().loading_blocks, 0);
+    EXPECT_EQ(rig.connector->counters().held_blocks, 0);
+    EXPECT_EQ(rig.engine->stats.finished, ticks + 1);
+  }
+  EXPECT_GT(interrupted, 5);
+  rig.source->faults.longest_delay_us = 0;
+  const int64_t arrived_blocks = rig.engine->stats.arrived_blocks;
+  rig.engine->Evict(100);
+  rig.engine->Submit(RequestOf(Prompt(1, 16)));
+  rig.Drain();
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, arrived_blocks + 16);
+}
+
 TEST(ConnectorTest, ASourceThatDoesNotAnswerHoldsNobodyUp) {
   Rig rig;
   rig.source->faults.lookup_silence = 1;

@@ -20,11 +20,13 @@
 namespace kvik::connector {
 namespace {
 
+using testing::kToyNumerics;
 using testing::ToyBytes;
 using testing::ToyEngine;
 using testing::ToyGeometry;
 using testing::ToyKeys;
 using testing::ToyRequest;
+using testing::ToyStats;
 
 class Peers : public ::testing::Test {
  protected:
@@ -78,7 +80,8 @@ class Peers : public ::testing::Test {
     return node;
   }
 
-  Node& AddEngine(const std::string& name, ConnectorOptions options, bool with_store = false) {
+  Node& AddEngine(const std::string& name, ConnectorOptions options, bool with_store = false,
+                  kv::NumericsTag numerics = kToyNumerics) {
     Node& node = AddNode(name, transfer::Role::kServer, with_store);
     options.io_threads = 0;
     options.compute.token_us = 1000;
@@ -101,7 +104,7 @@ class Peers : public ::testing::Test {
     auto connector = Connector::Create(std::move(options), std::move(parts));
     KVIK_CHECK(connector.has_value(), "%s", connector.error().message.c_str());
     node.connector = std::move(connector).value();
-    node.engine = std::make_unique<ToyEngine>(*node.connector, net_.clock(), 256, 1);
+    node.engine = std::make_unique<ToyEngine>(*node.connector, net_.clock(), 256, 1, numerics);
     return node;
   }
 
@@ -536,6 +539,92 @@ TEST_F(Peers, APeerThatDiesMidwayCostsOnlyTime) {
   EXPECT_EQ(decode.engine->stats.arrived_blocks + decode.engine->stats.computed_blocks, 40);
   EXPECT_GT(decode.engine->stats.computed_blocks, 0);
   decode.engine->CheckIdle();
+}
+
+TEST_F(Peers, AClockThatJumpsAheadEndsWhatIsUnderWayAndNothingElse) {
+  ConnectorOptions options;
+  options.kv_profile = "lossless";
+  options.pools = {"pool"};
+  AddNode("pool", transfer::Role::kPool, /*with_store=*/true);
+  Node& prefill = AddEngine("prefill", options);
+  Node& decode = AddEngine("decode", options);
+  prefill.engine->compute_blocks_per_step = 1;
+  // At any moment of a hand-over: a day passes between two instructions, as for a machine that was
+  // suspended.
+  int64_t expected_blocks = 0;
+  for (uint64_t id = 1; id <= 20; ++id) {
+    prefill.engine->Submit(RequestOf(id, 24, "", /*for_peer=*/true));
+    decode.engine->Submit(RequestOf(id, 24, "prefill"));
+    for (uint64_t i = 0; i < 2 * id; ++i) {
+      Tick();
+    }
+    net_.clock().Advance(int64_t{24} * 3600 * 1'000'000);
+    Drain();
+    expected_blocks += 24;
+    const ToyStats& stats = decode.engine->stats;
+    EXPECT_EQ(stats.arrived_blocks + stats.computed_blocks, expected_blocks);
+    EXPECT_EQ(decode.connector->counters().loading_blocks, 0);
+    EXPECT_EQ(prefill.connector->counters().held_blocks, 0);
+    prefill.engine->CheckIdle();
+    decode.engine->CheckIdle();
+    ExpectSameBits(*prefill.engine, *decode.engine, RequestOf(id, 24));
+    prefill.engine->Evict(256);
+    decode.engine->Evict(256);
+  }
+  const int64_t computed_blocks = decode.engine->stats.computed_blocks;
+  prefill.engine->Submit(RequestOf(99, 24, "", /*for_peer=*/true));
+  DrainEngine(prefill);
+  decode.engine->Submit(RequestOf(99, 24, "prefill"));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.computed_blocks, computed_blocks) << "they talk again";
+  Drain();
+}
+
+TEST_F(Peers, BlocksThatNobodyComesForAreLetGoAfterTheirLease) {
+  Node& prefill = AddEngine("prefill", {});
+  prefill.engine->Submit(RequestOf(1, 11, "", /*for_peer=*/true));
+  DrainEngine(prefill);
+  const int64_t lease_us = LiveCacheOptions().lease_us;
+  for (int i = 0; i < 9; ++i) {
+    Tick(lease_us / 10);
+    EXPECT_EQ(prefill.engine->held(), 11);
+  }
+  for (int i = 0; i < 3; ++i) {
+    Tick(lease_us / 10);
+  }
+  EXPECT_EQ(prefill.engine->held(), 0);
+  EXPECT_EQ(prefill.connector->counters().expired_leases, 11);
+  prefill.engine->CheckIdle();
+}
+
+TEST_F(Peers, KvOfAnotherArithmeticIsNeitherHandedOverNorFoundInAPool) {
+  AddNode("pool", transfer::Role::kPool, /*with_store=*/true);
+  ConnectorOptions options;
+  options.pools = {"pool"};
+  Node& there = AddEngine("there", options, /*with_store=*/false, kv::NumericsTag{0xBEEF});
+  Node& here = AddEngine("here", options);
+  for (const int id : {1, 2}) {
+    there.engine->Submit(RequestOf(id, 8, "", /*for_peer=*/true));
+    DrainEngine(there);
+  }
+  EXPECT_GT(there.connector->counters().stored_objects, 0);
+  for (const bool lossy : {false, true}) {
+    // Each has a prompt of its own: what this node stored itself it may load.
+    ToyRequest request = RequestOf(lossy ? 2 : 1, 8, "there");
+    request.quality = {.allow_lossy = lossy, .q_min = 0};
+    here.engine->Submit(request);
+    DrainEngine(here);
+    here.engine->Evict(100);
+  }
+  EXPECT_EQ(here.engine->stats.arrived_blocks, 0);
+  EXPECT_EQ(here.engine->stats.computed_blocks, 16);
+  EXPECT_EQ(here.connector->counters().claimed_blocks, 0);
+  // Its like finds it.
+  Node& like = AddEngine("like", options, /*with_store=*/false, kv::NumericsTag{0xBEEF});
+  like.engine->Submit(RequestOf(1, 8));
+  DrainEngine(like);
+  EXPECT_EQ(like.engine->stats.arrived_blocks, 8);
+  Drain();
 }
 
 TEST_F(Peers, FailurePolicyFailEndsTheRequest) {

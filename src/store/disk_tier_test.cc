@@ -360,6 +360,30 @@ TEST(DiskTier, ExpiredObjectsAreGoneAndStayGone) {
   EXPECT_EQ(Open(files, clock)->recovery().objects, 0);
 }
 
+// The clock of a machine begins anew when that starts: it may say less than before, or much more.
+TEST(DiskTier, TimesToLiveCountAnewFromARestartWhateverTheClockSaysThen) {
+  constexpr int64_t kTtlUs = 1'000'000;
+  FaultyFiles files(1);
+  ManualClock before(int64_t{3600} * 1'000'000);
+  auto tier = Open(files, before);
+  ASSERT_TRUE(PutOne(*tier, ObjectOf({.ttl_us = kTtlUs}, kObject)));
+  before.Advance(kTtlUs - 1);
+  for (const int64_t now_us : {int64_t{0}, int64_t{86'400} * 365 * 1'000'000, int64_t{5}}) {
+    SCOPED_TRACE(now_us);
+    tier = nullptr;
+    ManualClock clock(now_us);
+    tier = Open(files, clock);
+    tier->Sweep();
+    clock.Advance(kTtlUs - 1);
+    EXPECT_TRUE(GetOne(*tier, KeyOf({})));
+    if (now_us == 5) {
+      clock.Advance(1);
+      EXPECT_FALSE(GetOne(*tier, KeyOf({})));
+    }
+    tier = nullptr;  // before its clock
+  }
+}
+
 TEST(DiskTier, ANewerBuildsFilesAreLeftAlone) {
   FaultyFiles files(1);
   ManualClock clock;

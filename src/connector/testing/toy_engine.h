@@ -85,10 +85,12 @@ struct ToyStats {
 
 class ToyEngine {
  public:
-  ToyEngine(kv::Connector& connector, const Clock& clock, int32_t num_blocks, uint64_t seed)
+  ToyEngine(kv::Connector& connector, const Clock& clock, int32_t num_blocks, uint64_t seed,
+            kv::NumericsTag numerics = kToyNumerics)
       : connector_(connector),
         clock_(clock),
         geometry_(ToyGeometry()),
+        numerics_(numerics),
         arena_(static_cast<size_t>(num_blocks) * geometry_.bytes_per_block()),
         references_(static_cast<size_t>(num_blocks)),
         owner_(static_cast<size_t>(num_blocks)),
@@ -101,7 +103,7 @@ class ToyEngine {
     host.geometry = geometry_;
     host.num_blocks = num_blocks;
     host.block_size_tokens = geometry_.block_size_tokens;
-    host.numerics = kToyNumerics;
+    host.numerics = numerics_;
     connector_.Attach(host);
   }
 
@@ -368,7 +370,7 @@ class ToyEngine {
     std::vector<kv::SealedBlock> blocks;
     for (const kv::ContentKey& key : event.keys) {
       if (const Cached* cached = Resident(key, event.quality); cached != nullptr) {
-        blocks.push_back({{key, kToyNumerics}, cached->block, cached->quality, -1});
+        blocks.push_back({{key, numerics_}, cached->block, cached->quality, -1});
       }
     }
     OfferBlocks(0, event.want, blocks);
@@ -442,7 +444,7 @@ class ToyEngine {
       Publish(r.want.keys[i], *block, tainted);
       ++computed;
       ++stats.computed_blocks;
-      sealed.push_back({{r.want.keys[i], kToyNumerics},
+      sealed.push_back({{r.want.keys[i], numerics_},
                         *block,
                         tainted,
                         static_cast<int32_t>(i) * geometry_.block_size_tokens});
@@ -515,6 +517,7 @@ class ToyEngine {
   kv::Connector& connector_;
   const Clock& clock_;
   const kv::KvGeometry geometry_;
+  const kv::NumericsTag numerics_;
   std::vector<std::byte> arena_;
   std::vector<BlockId> free_;
   std::vector<int32_t> references_;    // by block
