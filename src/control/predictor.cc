@@ -74,14 +74,10 @@ double MeanPathUs(const StageTimes& t, Overlap overlap, double frames, double no
   };
   Normal slowest = Greater(normal(t.wire_us), normal(t.decode_us));
   slowest = Greater(slowest, normal(t.encode_us));
-  if (t.produce_parts > 0) {
-    const double fill = (t.encode_us + t.wire_us + t.decode_us - slowest.mean) / frames;
-    const double before_us = t.produce_us * (1 - 1 / t.produce_parts);
-    return t.fixed_us + std::max(slowest.mean / t.produce_parts, slowest.mean - before_us) + fill;
+  if (!(t.produce_parts > 0)) {
+    slowest = Greater(slowest, {static_cast<float>(t.produce_us), 0});
   }
-  slowest = Greater(slowest, {static_cast<float>(t.produce_us), 0});
-  const double sum = t.produce_us + t.encode_us + t.wire_us + t.decode_us;
-  return t.fixed_us + slowest.mean - t.produce_us + (sum - slowest.mean) / frames;
+  return OverlappedUs(t, slowest.mean, frames);
 }
 
 PathCurve CurveOf(const ArmCost& cost, Form form, Overlap overlap, double frames, double raw_bytes,

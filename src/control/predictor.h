@@ -43,21 +43,26 @@ struct StageTimes {
   double decode_us = 0;
 };
 
+// Overlapping stages, of which the slowest takes `slowest_us`; with produce_parts that is one of
+// the stages behind the prefill.
+[[nodiscard]] inline double OverlappedUs(const StageTimes& t, double slowest_us, double frames) {
+  const double behind_us = t.encode_us + t.wire_us + t.decode_us;
+  if (t.produce_parts > 0) {
+    const double fill_us = (behind_us - slowest_us) / frames;
+    const double before_us = t.produce_us * (1 - 1 / t.produce_parts);
+    return t.fixed_us + std::max(slowest_us / t.produce_parts, slowest_us - before_us) + fill_us;
+  }
+  const double sum_us = t.produce_us + behind_us;
+  return t.fixed_us + slowest_us - t.produce_us + (sum_us - slowest_us) / frames;
+}
+
 // Time on the path, not counting produce_us. `frames` >= 1.
 [[nodiscard]] inline double PathUs(const StageTimes& t, Overlap overlap, double frames) {
   if (overlap == Overlap::kSerial) {
     return t.fixed_us + t.encode_us + t.wire_us + t.decode_us;
   }
-  if (t.produce_parts > 0) {
-    const double slowest = std::max(std::max(t.encode_us, t.wire_us), t.decode_us);
-    const double fill = (t.encode_us + t.wire_us + t.decode_us - slowest) / frames;
-    const double before_us = t.produce_us * (1 - 1 / t.produce_parts);
-    return t.fixed_us + std::max(slowest / t.produce_parts, slowest - before_us) + fill;
-  }
-  const double slowest =
-      std::max(std::max(t.encode_us, t.wire_us), std::max(t.decode_us, t.produce_us));
-  const double sum = t.produce_us + t.encode_us + t.wire_us + t.decode_us;
-  return t.fixed_us + slowest - t.produce_us + (sum - slowest) / frames;
+  const double slowest = std::max(std::max(t.encode_us, t.wire_us), t.decode_us);
+  return OverlappedUs(t, t.produce_parts > 0 ? slowest : std::max(slowest, t.produce_us), frames);
 }
 
 // The mean of PathUs when every stage's time is off by about `noise` of itself (standard

@@ -38,8 +38,6 @@ class SpeedFactors {
 
  private:
   [[nodiscard]] double& Covariance(size_t a, size_t b) { return covariance_[a * size_ + b]; }
-  // Of what is known of an arm, what is left at decision number `now`.
-  [[nodiscard]] double Kept(uint64_t now) const;
   void Age(double decisions);
 
   SpeedNoise noise_;
