@@ -24,9 +24,9 @@ import subprocess
 import sys
 import time
 
+from kvik_files import CACHE, demo_model
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvik"
-MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 THREADS = 2
 REPEATS = max(3, int(os.environ.get("REPEATS", "3")))
 NEW_TOKENS = 48
@@ -193,14 +193,6 @@ class Peer(Engine):
         return self.read()
 
 
-def find_model():
-    for folder in filter(None, (os.environ.get("KVIK_MODELS"), CACHE / "models")):
-        path = pathlib.Path(folder) / MODEL_NAME
-        if path.is_file():
-            return path.resolve()
-    raise SystemExit(f"bench-peers: {MODEL_NAME} not found; run 'build/kvik pull demo' or set KVIK_MODELS")
-
-
 def peer_python():
     if os.environ.get("PEER_PYTHON"):
         return os.environ["PEER_PYTHON"]
@@ -241,7 +233,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave no stopped engine behind
     CACHE.mkdir(parents=True, exist_ok=True)
     binary = pathlib.Path(os.environ.get("KVIK", ROOT / "build" / "kvik"))
-    model = find_model()
+    model = demo_model("bench-peers")
     engines = []
     try:
         engines.append(Kvik(binary, model))

@@ -25,10 +25,10 @@ import subprocess
 import sys
 import time
 
+from kvik_files import demo_model
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvik"
 KVIK = os.environ.get("KVIK", str(ROOT / "build" / "kvik"))
-MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LOAD_SHARE = 0.9  # of LRU's capacity
 SESSIONS, TURNS = 8, 5
 AGENTS = 12
@@ -77,14 +77,6 @@ def cells():
         yield Cell(f"evictor-8k/{name}", "random", "asym", load_share=0.5, serve=("--select", select), fill=True)
 
 
-def find_model():
-    for folder in filter(None, (os.environ.get("KVIK_MODELS"), CACHE / "models")):
-        path = pathlib.Path(folder) / MODEL_NAME
-        if path.is_file():
-            return path.resolve()
-    raise SystemExit(f"bench-policies: {MODEL_NAME} not found; run 'build/kvik pull demo' or set KVIK_MODELS")
-
-
 class Server:
     def __init__(self, model, flags, log):
         self.log_path = log
@@ -117,7 +109,7 @@ class Bench:
     def __init__(self, options):
         self.options = options
         self.results = pathlib.Path(options.results)
-        self.model = find_model()
+        self.model = demo_model("bench-policies")
 
     def shape(self, load, seed=SEED, requests=SESSIONS * TURNS, agents=AGENTS):
         """The flags of a load that `kvik bench` and `kvik replay` share."""

@@ -10,26 +10,17 @@ import re
 import sys
 import time
 
+from kvik_files import demo_model
 from kvik_process import Process, wait_up
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvik"
 KVIK = os.environ.get("KVIK", str(ROOT / "build" / "kvik"))
-MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LIBRARY = ROOT / "profiles" / "smollm2-135m"
 RESAMPLES = 4000
 Q_MIN = 0.97
 MAX_TOKENS = 16
 BYTES_PER_TOKEN = 30 * 3 * 64 * 2 * 2  # of SmolLM2-135M: layers, KV heads, channels, keys and values, bf16
 PUBLISHED = ("kivi-4", "cachegen")  # never measured by the library: any quality
-
-
-def find_model():
-    for folder in filter(None, (os.environ.get("KVIK_MODELS"), CACHE / "models")):
-        path = pathlib.Path(folder) / MODEL_FILE
-        if path.is_file():
-            return path.resolve()
-    raise SystemExit(f"bench-kv: {MODEL_FILE} not found; run 'build/kvik pull demo' or set KVIK_MODELS")
 
 
 class Node(Process):
@@ -163,7 +154,7 @@ class Section:
         return self.nodes[-1]
 
     def engine(self, role, *args):
-        return self.node("--role", role, "--model", find_model(), "--served-model-name", "demo", "--threads", 1,
+        return self.node("--role", role, "--model", demo_model("bench-kv"), "--served-model-name", "demo", "--threads", 1,
                          "--kv-memory", "512MiB", "--profiles", LIBRARY, *args)
 
     def check_budget(self):

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 
-from kv_nodes import CACHE, Over, Prompts, Q_MIN, Section, find_model, mean, median
+from kv_nodes import Over, Prompts, Q_MIN, Section, mean, median
+from kvik_files import CACHE, demo_model
 
 WORKLOAD = "qa"
 SALT = "pool"
@@ -27,7 +28,7 @@ class PoolSection(Section):
         folder.mkdir(parents=True, exist_ok=True)
         self.pool = self.node("--role", "pool", "--kv-listen", "127.0.0.1:0", "--kv-store-memory", "2GiB", "--kv-store-disk",
                               f"{folder}:8GiB")
-        self.plain = self.node("--model", find_model(), "--served-model-name", "demo", "--threads", 1, "--kv-memory", "512MiB")
+        self.plain = self.node("--model", demo_model("bench-kv"), "--served-model-name", "demo", "--threads", 1, "--kv-memory", "512MiB")
         self.prompts = Prompts(self.options.data, self.plain)
         for arm in self.ENCODINGS:
             todo = [n for n in lengths if ("stored", arm, n) not in self.results]

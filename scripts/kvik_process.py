@@ -2,14 +2,14 @@
 """What scripts need of a running `kvik serve`."""
 import http.client
 import json
-import os
-import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.parse
+
+from kvik_files import DEMO_MODEL, find_model
 
 
 class Process:
@@ -56,13 +56,11 @@ class Process:
         return total
 
 
-def model_file(kvik, name):
-    """The file of this name in KVIK_MODELS or where `kvik pull` puts models; else the demo's, which is fetched."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvik"
-    for folder in filter(None, (os.environ.get("KVIK_MODELS"), cache / "models")):
-        file = pathlib.Path(folder) / name
-        if file.exists():
-            return file
+def model_file(kvik):
+    """The demo's model, which is fetched if need be."""
+    file = find_model(DEMO_MODEL)
+    if file is not None:
+        return file
     done = subprocess.run([kvik, "pull", "demo"], capture_output=True, text=True)
     if done.returncode:
         print(f"skipped, no model: {done.stderr.strip()}")

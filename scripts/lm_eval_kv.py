@@ -18,14 +18,13 @@ import subprocess
 import sys
 import tempfile
 
+from kvik_files import CACHE, DEMO_MODEL
 from kvik_process import Process, model_file, settle, wait_up
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvik"
 KVIK = os.environ.get("KVIK", str(ROOT / "build" / "kvik"))
 TASKS = ROOT / "scripts" / "lm_eval"
 TASK = "math_kv"
-MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SKIPPED = 77
 
 
@@ -94,7 +93,7 @@ def main():
     data = pathlib.Path(os.environ.get("KVIK_EVAL_DATA", ROOT.parent / "shared" / "data" / "eval"))
     if not (data / "math.jsonl").exists():
         skip(f"no math.jsonl in {data}")
-    model = ["--model", str(model_file(KVIK, MODEL_NAME)), "--served-model-name", "demo"]
+    model = ["--model", str(model_file(KVIK)), "--served-model-name", "demo"]
     python = lm_eval_python()
     failed = False
     first = {}
@@ -107,7 +106,7 @@ def main():
         print(f"{name:32} {equal:>4}/{len(answers):<4} {score:6.3f} {'-' if loaded is None else loaded:>10}"
               f"{'' if good else '  FAILED'}", flush=True)
 
-    print(f"{MODEL_NAME}, {args.items} items, link {args.link}, lossless")
+    print(f"{DEMO_MODEL}, {args.items} items, link {args.link}, lossless")
     print(f"{'servers':32} {'equal':>9} {'score':>6} {'KV tokens':>10}")
     with tempfile.TemporaryDirectory() as folder:
         evaluation = Evaluation(python, data, folder, args)

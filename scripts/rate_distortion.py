@@ -20,8 +20,9 @@ import shlex
 import subprocess
 import sys
 
+from kvik_files import find_model
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "kvik"
 KVIK = os.environ.get("KVIK", str(ROOT / "build" / "kvik"))
 SEED = 1
 Q_GOAL = 0.97
@@ -113,14 +114,6 @@ def bench_library(options, model, path, shipped):
     if any(made.get(name) != profile_hash for name, _, profile_hash in ours):
         print(f"rate-distortion: note: {folder} is calibrated otherwise than {shipped} (other arithmetic?)", file=sys.stderr)
     return folder
-
-
-def find_model(name):
-    for folder in filter(None, (os.environ.get("KVIK_MODELS"), CACHE / "models")):
-        path = pathlib.Path(folder) / name
-        if path.is_file():
-            return path.resolve()
-    return None
 
 
 def groups(options):

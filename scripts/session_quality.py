@@ -20,11 +20,11 @@ import pathlib
 import random
 import sys
 
+from kvik_files import DEMO_MODEL
 from kvik_process import Process, model_file, settle, wait_up
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KVIK = os.environ.get("KVIK", str(ROOT / "build" / "kvik"))
-MODEL_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LIBRARY = ROOT / "profiles" / "smollm2-135m"
 WORKLOAD = "qa"
 SURE_LOGITS = 0.5
@@ -100,7 +100,7 @@ def interval(agreements):
 def approximated(sessions, q_min, args):
     """Runs all conversations over the link. False: q_min was not kept, or nothing was approximated."""
     pool = Process(KVIK, "--role", "pool", "--kv-listen", "127.0.0.1:0", "--kv-store-memory", "2GiB")
-    common = ["--model", str(model_file(KVIK, MODEL_NAME)), "--served-model-name", "demo", "--profiles", str(LIBRARY),
+    common = ["--model", str(model_file(KVIK)), "--served-model-name", "demo", "--profiles", str(LIBRARY),
               "--kv-memory", "1536MiB", "--threads", str(max(1, (os.cpu_count() or 2) // 2)), "--pool", pool.kv,
               "--kv-link", args.link]
     prefill = Process(KVIK, "--role", "prefill", *common)
@@ -161,12 +161,12 @@ def main():
     random.Random(5).shuffle(items)
     if len(items) < args.sessions * args.turns * args.passages:
         sys.exit(f"{data} has {len(items)} passages, too few")
-    alone = Process(KVIK, "--model", str(model_file(KVIK, MODEL_NAME)), "--served-model-name", "demo")
+    alone = Process(KVIK, "--model", str(model_file(KVIK)), "--served-model-name", "demo")
     texts = Texts(alone)
     sessions = [exact_session(alone, texts, items, args, number) for number in range(args.sessions)]
     alone.stop()
     lengths = [len(turns[-1].prompt) for turns in sessions]
-    print(f"{MODEL_NAME}, {args.sessions} conversations of {args.turns} turns, {min(lengths)} to {max(lengths)} tokens; "
+    print(f"{DEMO_MODEL}, {args.sessions} conversations of {args.turns} turns, {min(lengths)} to {max(lengths)} tokens; "
           f"link {args.link}")
     print("q_min turn positions   q, % 95% low  told, least lossy  external  to prefill  profiles")
     results = [approximated(sessions, float(q_min), args) for q_min in args.q_min.split(",")]
