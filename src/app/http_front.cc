@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/host_port.h"
 #include "base/log.h"
 #include "server/openai_server.h"
 
@@ -27,10 +28,7 @@ Result<std::unique_ptr<HttpFront>> HttpFront::Bind(const HttpFrontOptions& optio
 HttpFront::~HttpFront() { Finish(); }
 
 std::string HttpFront::url() const {
-  const bool bare_ipv6 = host_.find(':') != std::string::npos && host_.front() != '[';
-  std::string url = "http://";
-  url.append(bare_ipv6 ? "[" : "").append(host_).append(bare_ipv6 ? "]:" : ":");
-  return url + std::to_string(http_->port());
+  return "http://" + JoinHostPort(host_, std::to_string(http_->port()));
 }
 
 void HttpFront::Serve(server::HttpHandler handle) {

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/host_port.h"
 #include "base/log.h"
 #include "kv/block_hasher.h"
 #include "store/object.h"
@@ -37,15 +38,13 @@ Result<events::PublisherConfig> EventsAt(const std::string& host) {
   std::array<char, NI_MAXHOST> text{};
   const int unnamed = getnameinfo(found->ai_addr, found->ai_addrlen, text.data(), text.size(),
                                   nullptr, 0, NI_NUMERICHOST);
-  const bool is_v6 = found->ai_family == AF_INET6;
   freeaddrinfo(found);
   if (unnamed != 0) {
     return Err(ErrorCode::kInvalidInput, "%s: %s", host.c_str(), gai_strerror(unnamed));
   }
-  const std::string address = text.data();
   events::PublisherConfig config;
   config.enable_kv_cache_events = true;
-  config.endpoint = "tcp://" + (is_v6 ? "[" + address + "]" : address) + ":*";
+  config.endpoint = "tcp://" + JoinHostPort(text.data(), "*");
   config.replay_endpoint = config.endpoint;
   return config;
 }

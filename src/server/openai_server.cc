@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "events/wire.h"
@@ -347,10 +348,7 @@ ApiResult<KvTerms> OpenAiServer::Terms(const HttpRequest& request, Job& job) {
   const TransferFields& given = *params.transfer;
   kv::TransferParams transfer;
   if (given.do_remote_prefill) {
-    const std::string& host = given.remote_host;
-    const bool bare_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
-    transfer.peer.append(bare_ipv6 ? "[" : "").append(host).append(bare_ipv6 ? "]:" : ":");
-    transfer.peer += std::to_string(given.remote_port);
+    transfer.peer = JoinHostPort(given.remote_host, std::to_string(given.remote_port));
     transfer.remote_request = given.remote_request_id;
   }
   transfer.for_peer = given.do_remote_decode;

@@ -14,6 +14,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/host_port.h"
+
 namespace kvik::transfer {
 namespace {
 
@@ -136,12 +138,12 @@ std::string SocketAddress::ToString() const {
     sockaddr_in6 v6;
     std::memcpy(&v6, &storage, sizeof v6);
     inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
-    return std::string("[").append(host).append("]:").append(std::to_string(ntohs(v6.sin6_port)));
+    return JoinHostPort(host, std::to_string(ntohs(v6.sin6_port)));
   }
   sockaddr_in v4;
   std::memcpy(&v4, &storage, sizeof v4);
   inet_ntop(AF_INET, &v4.sin_addr, host, sizeof host);
-  return std::string(host).append(":").append(std::to_string(ntohs(v4.sin_port)));
+  return JoinHostPort(host, std::to_string(ntohs(v4.sin_port)));
 }
 
 Result<HostPort> ParseAddress(const std::string& address) {
