@@ -352,9 +352,7 @@ class NodeImpl final : public ObjectNode {
     reply->SetListener(call);
     const store::TenantId tenant = store::TenantId::FromName(request.tenant);
     for (size_t i = 0; i < request.keys.size(); ++i) {
-      const Asked asked{
-          request.keys[i],
-          i < request.num_blocks.size() ? static_cast<int32_t>(request.num_blocks[i]) : 0, i};
+      const Asked asked{request.keys[i], static_cast<int32_t>(request.NumBlocks(i)), i};
       if (store_ == nullptr) {
         GetLive(context, asked, reply, call, live,
                 Err(ErrorCode::kNotFound, "nothing is stored here"));

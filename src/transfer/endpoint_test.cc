@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
-#include "transfer/payload.h"
+#include "transfer/testing/hello_payload.h"
 #include "transfer/testing/manual_network.h"
 #include "transfer/wire.h"
 
@@ -57,12 +57,7 @@ class Stranger {
 };
 
 std::vector<std::byte> HelloFrame(uint32_t payload_bytes, uint8_t version = 1) {
-  std::vector<std::byte> payload;
-  PayloadWriter writer(payload);
-  writer.Put(uint32_t{1 << 16});
-  writer.Put(uint32_t{1 << 20});
-  writer.Put(uint32_t{8});
-  KVIK_CHECK(EncodeHello(Hello(), payload).has_value());
+  const std::vector<std::byte> payload = testing::HelloPayload();
   FrameHeader header;
   header.type = FrameType::kHello;
   header.payload_bytes = payload_bytes == 0 ? static_cast<uint32_t>(payload.size()) : payload_bytes;

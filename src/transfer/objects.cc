@@ -83,19 +83,31 @@ Result<void> CheckCount(size_t count, size_t max_count, const char* what) {
   return {};
 }
 
-void PutKeys(PayloadWriter& writer, const std::vector<kv::ObjectKey>& keys) {
-  writer.Put(static_cast<uint32_t>(keys.size()));
-  for (const kv::ObjectKey& key : keys) {
+// What requests about objects begin with; room for 4 bytes more a key.
+template <typename Request>
+Result<Payload> TenantAndKeys(const Request& request) {
+  KVIK_TRY(CheckTenant(request.tenant));
+  KVIK_TRY(CheckCount(request.keys.size(), kMaxGetObjects, "objects"));
+  Payload payload;
+  payload.reserve(64 + request.tenant.size() + (kKeyBytes + 4) * request.keys.size());
+  PayloadWriter writer(payload);
+  writer.PutText(request.tenant);
+  writer.Put(static_cast<uint32_t>(request.keys.size()));
+  for (const kv::ObjectKey& key : request.keys) {
     PutKey(writer, key);
   }
+  return payload;
 }
 
-std::vector<kv::ObjectKey> GetKeys(PayloadReader& reader) {
-  std::vector<kv::ObjectKey> keys(reader.GetCount(kMaxGetObjects, kKeyBytes));
-  for (kv::ObjectKey& key : keys) {
+template <typename Request>
+Request GetTenantAndKeys(PayloadReader& reader) {
+  Request request;
+  request.tenant = reader.GetText(kMaxTenantBytes);
+  request.keys.resize(reader.GetCount(kMaxGetObjects, kKeyBytes));
+  for (kv::ObjectKey& key : request.keys) {
     key = GetKey(reader);
   }
-  return keys;
+  return request;
 }
 
 }  // namespace
@@ -140,24 +152,17 @@ Result<LookupRequest> DecodeLookupRequest(std::span<const std::byte> bytes) {
 }
 
 Result<Payload> Encode(const GetRequest& request) {
-  KVIK_TRY(CheckTenant(request.tenant));
-  KVIK_TRY(CheckCount(request.keys.size(), kMaxGetObjects, "objects"));
-  Payload payload;
-  payload.reserve(64 + request.tenant.size() + (kKeyBytes + 4) * request.keys.size());
+  KVIK_ASSIGN(Payload payload, TenantAndKeys(request));
   PayloadWriter writer(payload);
-  writer.PutText(request.tenant);
-  PutKeys(writer, request.keys);
   for (size_t i = 0; i < request.keys.size(); ++i) {
-    writer.Put(i < request.num_blocks.size() ? request.num_blocks[i] : uint32_t{0});
+    writer.Put(request.NumBlocks(i));
   }
   return payload;
 }
 
 Result<GetRequest> DecodeGetRequest(std::span<const std::byte> bytes) {
   PayloadReader reader(bytes);
-  GetRequest request;
-  request.tenant = reader.GetText(kMaxTenantBytes);
-  request.keys = GetKeys(reader);
+  auto request = GetTenantAndKeys<GetRequest>(reader);
   request.num_blocks.resize(request.keys.size());
   for (uint32_t& blocks : request.num_blocks) {
     blocks = reader.Get<uint32_t>();
@@ -169,22 +174,11 @@ Result<GetRequest> DecodeGetRequest(std::span<const std::byte> bytes) {
   return request;
 }
 
-Result<Payload> Encode(const RemoveRequest& request) {
-  KVIK_TRY(CheckTenant(request.tenant));
-  KVIK_TRY(CheckCount(request.keys.size(), kMaxGetObjects, "objects"));
-  Payload payload;
-  payload.reserve(64 + request.tenant.size() + (kKeyBytes + 4) * request.keys.size());
-  PayloadWriter writer(payload);
-  writer.PutText(request.tenant);
-  PutKeys(writer, request.keys);
-  return payload;
-}
+Result<Payload> Encode(const RemoveRequest& request) { return TenantAndKeys(request); }
 
 Result<RemoveRequest> DecodeRemoveRequest(std::span<const std::byte> bytes) {
   PayloadReader reader(bytes);
-  RemoveRequest request;
-  request.tenant = reader.GetText(kMaxTenantBytes);
-  request.keys = GetKeys(reader);
+  auto request = GetTenantAndKeys<RemoveRequest>(reader);
   KVIK_TRY(reader.Done("a removal"));
   return request;
 }

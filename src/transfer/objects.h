@@ -56,6 +56,9 @@ struct GetRequest {
   // Of how many blocks each is to be made, the last one the key's: what the reader lacks. 0, or
   // nothing given: as the node has it or would cut it. What is made already is sent whole.
   std::vector<uint32_t> num_blocks = {};
+  [[nodiscard]] uint32_t NumBlocks(size_t index) const {
+    return index < num_blocks.size() ? num_blocks[index] : 0;
+  }
 };
 
 struct PutRequest {

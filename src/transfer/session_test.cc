@@ -16,11 +16,13 @@
 #include "base/rng.h"
 #include "transfer/payload.h"
 #include "transfer/testing/fake_pool.h"
+#include "transfer/testing/hello_payload.h"
 
 namespace kvik::transfer {
 namespace {
 
 using testing::BytesOf;
+using testing::HelloPayload;
 
 class Events final : public SessionEvents {
  public:
@@ -94,17 +96,6 @@ class Hostile : public ::testing::Test {
     return Feed(Frame(header, payload));
   }
 
-  static std::vector<std::byte> HelloPayload(uint32_t max_frame_bytes = 1 << 16,
-                                             uint32_t window_bytes = 1 << 20,
-                                             uint32_t max_streams = 8, const Hello& hello = {}) {
-    std::vector<std::byte> payload;
-    PayloadWriter writer(payload);
-    writer.Put(max_frame_bytes);
-    writer.Put(window_bytes);
-    writer.Put(max_streams);
-    EXPECT_TRUE(EncodeHello(hello, payload));
-    return payload;
-  }
   void Greet() {
     const auto greeted = Send({.type = FrameType::kHello}, HelloPayload());
     ASSERT_TRUE(greeted) << greeted.error().message;

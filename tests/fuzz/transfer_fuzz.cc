@@ -22,6 +22,7 @@
 #include "transfer/objects.h"
 #include "transfer/payload.h"
 #include "transfer/session.h"
+#include "transfer/testing/hello_payload.h"
 
 namespace kvik::transfer {
 namespace {
@@ -99,15 +100,9 @@ class Fuzzed {
   }
 
   bool Greet() {
-    std::vector<std::byte> payload;
-    PayloadWriter writer(payload);
-    writer.Put(uint32_t{1 << 16});
-    writer.Put(uint32_t{1 << 20});
-    writer.Put(uint32_t{8});
-    KVIK_CHECK(EncodeHello(Hello(), payload).has_value());
     FrameHeader header;
     header.type = FrameType::kHello;
-    return Frame(header, payload);
+    return Frame(header, testing::HelloPayload());
   }
 
   void Read() {
