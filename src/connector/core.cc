@@ -370,9 +370,8 @@ void Core::OnFound(const TicketPtr& ticket, size_t source,
 // What an object that was found is worth to this request.
 kv::BlockQuality Core::QualityOf(const Ticket& ticket, const kv::ObjectInfo& info) const {
   const CodecProfile* const profile = profiles_->FindHash(info.key.profile_hash);
-  return profile == nullptr
-             ? info.quality
-             : QualityFor(*profile, info.quality, profile->QualityFor(ticket.facts.workload));
+  return profile == nullptr ? info.quality
+                            : QualityFor(*profile, info.quality, ticket.facts.workload);
 }
 
 // Objects that `source` has on a disk: while the request waits they can come nearer. Which encoding

@@ -174,8 +174,7 @@ class Chooser {
     candidate.key = found.info.key;
     candidate.object = RangeOf(found);
     candidate.wanted = MissingIn(candidate.object, missing_);
-    candidate.quality = QualityFor(*candidate.profile, found.info.quality,
-                                   candidate.profile->QualityFor(facts_.workload));
+    candidate.quality = QualityFor(*candidate.profile, found.info.quality, facts_.workload);
     candidate.wire_bytes = static_cast<double>(found.info.size_bytes);
     candidate.ready_in_us = static_cast<double>(found.info.ready_in_us);
     if (candidate.wanted.num_blocks == 0 || !facts_.quality.Accepts(candidate.quality)) {

@@ -90,6 +90,11 @@ struct LoadChoice {
 [[nodiscard]] kv::BlockQuality QualityFor(const CodecProfile& profile,
                                           const kv::BlockQuality& label,
                                           const kv::BlockQuality& measured);
+[[nodiscard]] inline kv::BlockQuality QualityFor(const CodecProfile& profile,
+                                                 const kv::BlockQuality& label,
+                                                 std::string_view workload) {
+  return QualityFor(profile, label, profile.QualityFor(workload));
+}
 
 // Everything in `found` is plausible. Loads cover blocks of `missing` (ascending, not adjacent)
 // only, and each is good enough for the request.

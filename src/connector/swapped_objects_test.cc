@@ -7,6 +7,7 @@
 #include "base/temporary_folder.h"
 #include "connector/connector.h"
 #include "connector/testing/toy_objects.h"
+#include "connector/testing/toy_reader.h"
 #include "store/redis_tier.h"
 #include "store/testing/redis_server.h"
 #include "transfer/testing/fake_pool.h"
@@ -16,7 +17,6 @@ namespace kvik::connector {
 namespace {
 
 using testing::PutToy;
-using testing::ToyEngine;
 using testing::ToyKeys;
 using testing::ToyObject;
 using testing::ToyProfiles;
@@ -26,75 +26,32 @@ using testing::ToyRequestOf;
 
 constexpr kv::BlockRange kChunk{0, 4};
 
-// One engine whose connector has the given parts; every step by hand.
-class Reader {
+class Reader : public testing::ToyReader {
  public:
-  Reader(ConnectorOptions options, ConnectorParts parts, ManualClock& clock,
-         std::shared_ptr<const ProfileSet> profiles, std::function<bool()> others = nullptr)
-      : clock_(clock), others_(std::move(others)) {
-    options.io_threads = 0;
-    options.compute.token_us = 1000;
-    options.store_new_kv = false;
-    parts.clock = &clock;
-    parts.profiles = std::move(profiles);
-    auto made = Connector::Create(std::move(options), std::move(parts));
-    KVIK_CHECK(made.has_value(), "%s", made.error().message.c_str());
-    connector_ = std::move(made).value();
-    engine_ = std::make_unique<ToyEngine>(*connector_, clock, 64, 1);
-  }
-  ~Reader() { connector_->Detach(); }
-
-  void Run(ToyRequest request) {
-    engine_->Submit(std::move(request));
-    for (int i = 0; i < 1000 && !engine_->idle(); ++i) {
-      Settle();
-      engine_->Step();
-      Settle();
-      clock_.Advance(1000);
-    }
-    EXPECT_TRUE(engine_->idle());
-    Settle();
-  }
-  void Settle() {
-    for (bool any = true; any;) {
-      any = others_ != nullptr && others_();
-      while (connector_->RunDue()) {
-        any = true;
-      }
-    }
-  }
+  using ToyReader::ToyReader;
 
   // Prompts 1 and 2 stand for each other there, 3 for itself.
   void ExpectNoSwappedObjectIsUsed() {
     for (const uint64_t prompt : {1, 2}) {
       SCOPED_TRACE(prompt);
-      const ConnectorCounters before = connector_->counters();
-      engine_->stats = {};
+      const ConnectorCounters before = connector().counters();
+      engine().stats = {};
       Run(ToyRequestOf(ToyPrompt(prompt, 4)));  // the engine compares every byte
-      EXPECT_EQ(engine_->stats.arrived_blocks, 0);
-      EXPECT_EQ(engine_->stats.computed_blocks, 4);
-      const ConnectorCounters after = connector_->counters();
+      EXPECT_EQ(engine().stats.arrived_blocks, 0);
+      EXPECT_EQ(engine().stats.computed_blocks, 4);
+      const ConnectorCounters after = connector().counters();
       EXPECT_EQ(after.loads - before.loads, 1) << "it was tried";
       EXPECT_EQ(after.damaged_objects - before.damaged_objects, 1);
     }
-    engine_->stats = {};
+    engine().stats = {};
     Run(ToyRequestOf(ToyPrompt(3, 4)));
-    EXPECT_EQ(engine_->stats.arrived_blocks, 4) << "what is not swapped is used";
+    EXPECT_EQ(engine().stats.arrived_blocks, 4) << "what is not swapped is used";
     // What lied is gone.
-    engine_->Evict(100);
-    const int64_t loads = connector_->counters().loads;
+    engine().Evict(100);
+    const int64_t loads = connector().counters().loads;
     Run(ToyRequestOf(ToyPrompt(1, 4)));
-    EXPECT_EQ(connector_->counters().loads, loads);
+    EXPECT_EQ(connector().counters().loads, loads);
   }
-
-  Connector& connector() { return *connector_; }
-  ToyEngine& engine() { return *engine_; }
-
- private:
-  ManualClock& clock_;
-  const std::function<bool()> others_;
-  std::unique_ptr<Connector> connector_;
-  std::unique_ptr<ToyEngine> engine_;
 };
 
 class SwappedObjects : public ::testing::Test {
