@@ -23,8 +23,6 @@ constexpr int64_t kMaxMessageBytes = int64_t{256} << 20;
 constexpr int kMessagesAtOnce = 256;
 constexpr int kReceiveBatches = 100'000;
 
-bool IsV6(const std::string& endpoint) { return endpoint.find('[') != std::string::npos; }
-
 }  // namespace
 
 struct Follower::Impl {
@@ -39,7 +37,7 @@ struct Follower::Impl {
       sub.set(zmq::sockopt::rcvhwm, kReceiveBatches);
       sub.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
       sub.set(zmq::sockopt::subscribe, source.topic);
-      sub.set(zmq::sockopt::ipv6, IsV6(source.endpoint));
+      sub.set(zmq::sockopt::ipv6, IsIpv6(source.endpoint));
       sub.connect(source.endpoint);
     }
 
@@ -114,7 +112,7 @@ struct Follower::Impl {
       link.replay->set(zmq::sockopt::linger, 0);
       link.replay->set(zmq::sockopt::rcvhwm, 0);  // bounded by what the publisher keeps
       link.replay->set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
-      link.replay->set(zmq::sockopt::ipv6, IsV6(*link.source.replay_endpoint));
+      link.replay->set(zmq::sockopt::ipv6, IsIpv6(*link.source.replay_endpoint));
       link.replay->connect(*link.source.replay_endpoint);
     }
     std::array<uint8_t, 8> bytes{};

@@ -68,7 +68,7 @@ struct Publisher::Impl {
       pub = zmq::socket_t(context, zmq::socket_type::pub);
       pub.set(zmq::sockopt::sndhwm, static_cast<int>(config.hwm));
       pub.set(zmq::sockopt::linger, kLingerMs);
-      pub.set(zmq::sockopt::ipv6, config.endpoint.find('[') != std::string::npos);
+      pub.set(zmq::sockopt::ipv6, IsIpv6(config.endpoint));
       if (IsBound(config.endpoint)) {
         pub.bind(config.endpoint);
         endpoint = pub.get(zmq::sockopt::last_endpoint);
@@ -89,7 +89,7 @@ struct Publisher::Impl {
       router->set(zmq::sockopt::sndhwm, static_cast<int>(config.buffer_steps) + 16);
       router->set(zmq::sockopt::linger, kLingerMs);
       router->set(zmq::sockopt::maxmsgsize, int64_t{4096});
-      router->set(zmq::sockopt::ipv6, config.replay_endpoint->find('[') != std::string::npos);
+      router->set(zmq::sockopt::ipv6, IsIpv6(*config.replay_endpoint));
       router->bind(*config.replay_endpoint);
       replay_endpoint = router->get(zmq::sockopt::last_endpoint);
     } catch (const zmq::error_t& e) {

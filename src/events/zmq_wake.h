@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/check.h"
 
@@ -36,6 +37,9 @@ class WakeFd {
  private:
   const int fd_;
 };
+
+// Whether a socket has to be told that its endpoint is one of IPv6.
+inline bool IsIpv6(const std::string& endpoint) { return endpoint.find('[') != std::string::npos; }
 
 inline void PutBigEndian(uint64_t value, std::span<uint8_t, 8> bytes) {
   for (size_t i = 8; i-- > 0; value >>= 8) {
