@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers with roles, and what tests ask of them."""
+import itertools
 import re
 import socket
 
@@ -86,6 +87,18 @@ def until_external(ask):
         return external(replies[-1]) > 0
     wait_until(came, "KV comes from elsewhere")
     return replies[-1]
+
+
+def wait_found(reader, ask):
+    """Until a reader finds KV of the prompts of ask(seed) elsewhere again. Whether it is worth loading over a slow link is
+    another matter."""
+    seeds = itertools.count(1000)
+
+    def found():
+        before = reader.metric("kvik:kv_exchange_blocks_total", what="found")
+        ask(next(seeds))
+        return reader.metric("kvik:kv_exchange_blocks_total", what="found") > before
+    wait_until(found, "KV is found elsewhere")
 
 
 def check_sources(server):

@@ -14,7 +14,7 @@ import socket
 import pytest
 from conftest import Server, tokens, wait_until
 from roles import (SLOW, check_nothing_left, check_sources, complete, external, free_port, kv_port, kv_url, nodes, pair,
-                   pool_of, router_of, stored, text, text_of, until_external, wait_stored, wait_up)
+                   pool_of, router_of, stored, text, text_of, until_external, wait_found, wait_stored, wait_up)
 from wire import Wire, at_first_get, flip_bits, once_back
 
 PREFILL_FOR_A_PEER = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -94,7 +94,7 @@ def test_a_prefill_node_frozen_while_it_sends_costs_nothing_but_time(start, alon
     check_nothing_left(decode)
     prefill.thaw()
     wait_up(router, prefill.url)
-    until_external(lambda seed: complete(router, tokens(seed + 5000, 900)))
+    wait_found(decode, lambda seed: complete(router, tokens(seed + 5000, 900)))
 
 
 @pytest.mark.long
@@ -207,6 +207,11 @@ def test_a_pool_that_is_lost_is_a_miss_and_used_again(start, alone, wire, tmp_pa
     reply = complete(reader, prompt, 12)
     assert lost, "KV was on its way"
     assert text_of(reply) == expected
+    if when == "between look-up and get":  # later, all of it may have been on its way
+        assert reader.metric("vllm:nixl_num_failed_transfers_total") > 0
+    # Nothing of what came of it is used for the same prompt.
+    again = complete(reader, prompt, 12)
+    assert text_of(again) == expected and external(again) == 0
     # As long as it is away.
     prompt = tokens(99, 700)
     assert text(reader, prompt) == text(alone, prompt)
@@ -384,7 +389,7 @@ def test_blocks_of_a_reader_that_stands_still_are_let_go_after_their_lease(start
         assert answer == text(alone, prompt, 12)
     check_nothing_left(decode)
     wait_up(router, decode.url)
-    until_external(lambda seed: complete(router, tokens(seed, 900)))
+    wait_found(decode, lambda seed: complete(router, tokens(seed, 900)))
 
 
 # ---- Clients that leave, prompts that are refused ----
