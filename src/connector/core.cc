@@ -287,30 +287,42 @@ void Core::Ask(const kv::LoadRequest& request) {
                     source_index = index](Result<std::vector<transfer::FoundObject>> found) {
                      self->OnFound(ticket, source_index, std::move(found));
                    });
-    ProbeIfSilent(index, *source);
+    ProbeIfSilent(index, source);
   }
 }
 
 // What is compressed more slowly than the link could take it says nothing about the link, and a
 // link that was slow for a while may be fast again.
-void Core::ProbeIfSilent(size_t index, ObjectSource& source) {
-  uint64_t bytes = 0;
-  const int64_t now = clock_.NowMicros();
+void Core::ProbeIfSilent(size_t index, const std::shared_ptr<ObjectSource>& source) {
+  std::optional<uint64_t> bytes;
   {
     MutexLock lock(mutex_);
-    if (index >= sources_.size() || !sources_[index]->goodput.TakeProbe(now)) {
-      return;
+    if (index < sources_.size()) {
+      bytes = sources_[index]->goodput.TakeProbe(clock_.NowMicros());
     }
-    bytes = sources_[index]->goodput.probe_bytes();
   }
-  source.Probe(bytes, now + kProbePatienceUs,
-               [self = shared_from_this(), index](uint64_t wire_bytes, int64_t wire_us) {
-                 MutexLock lock(self->mutex_);
-                 if (index < self->sources_.size()) {
-                   self->sources_[index]->goodput.Add(wire_bytes, wire_us,
-                                                      self->clock_.NowMicros());
-                 }
-               });
+  if (bytes.has_value()) {
+    Probe(index, source, *bytes);
+  }
+}
+
+void Core::Probe(size_t index, const std::shared_ptr<ObjectSource>& source, uint64_t bytes) {
+  source->Probe(bytes, clock_.NowMicros() + kProbePatienceUs,
+                [self = shared_from_this(), index,
+                 weak = std::weak_ptr(source)](const control::Goodput::Probe& probe) {
+                  const auto source = weak.lock();
+                  std::optional<uint64_t> more;
+                  {
+                    MutexLock lock(self->mutex_);
+                    if (source != nullptr && !self->detached_ && index < self->sources_.size()) {
+                      more =
+                          self->sources_[index]->goodput.AddProbe(probe, self->clock_.NowMicros());
+                    }
+                  }
+                  if (more.has_value()) {
+                    self->Probe(index, source, *more);
+                  }
+                });
 }
 
 void Core::OnFound(const TicketPtr& ticket, size_t source,

@@ -95,7 +95,10 @@ class Core final : public std::enable_shared_from_this<Core> {
   std::optional<size_t> PeerOf(const std::string& address) KVIK_REQUIRES(mutex_);
   void OnFound(const TicketPtr& ticket, size_t source,
                Result<std::vector<transfer::FoundObject>> found);
-  void ProbeIfSilent(size_t index, ObjectSource& source) KVIK_EXCLUDES(mutex_);
+  void ProbeIfSilent(size_t index, const std::shared_ptr<ObjectSource>& source)
+      KVIK_EXCLUDES(mutex_);
+  void Probe(size_t index, const std::shared_ptr<ObjectSource>& source, uint64_t bytes)
+      KVIK_EXCLUDES(mutex_);
   [[nodiscard]] LoadRules Rules(const Ticket& ticket) const KVIK_REQUIRES(mutex_);
 
   void TakeReady(const TicketPtr& ticket, Later& later) KVIK_REQUIRES(mutex_);

@@ -109,17 +109,23 @@ void PeerSource::Probe(uint64_t bytes, int64_t deadline_us, const Probed& done) 
   // What came by the deadline counts, too, as does what else came back to back in this time.
   const transfer::ConnectionStats before = client_->stats().connection;
   client_->Call(kProbeCall, transfer::SharedBytes::Own(std::move(request)), deadline_us,
-                [weak = std::weak_ptr(client_), before,
-                 done](const Result<transfer::SharedBytes>& /*answer*/) {
+                [weak = std::weak_ptr(client_), before, asked_us = clock_.NowMicros(),
+                 &clock = clock_, done](const Result<transfer::SharedBytes>& answer) {
                   const auto client = weak.lock();
                   if (client == nullptr) {
-                    return;
+                    return;  // and the clock may be gone
                   }
                   const transfer::ConnectionStats after = client->stats().connection;
-                  const bool grew =
-                      after.wire_bytes > before.wire_bytes && after.wire_us > before.wire_us;
-                  done(grew ? after.wire_bytes - before.wire_bytes : 0,
-                       grew ? after.wire_us - before.wire_us : 0);
+                  control::Goodput::Probe probe;
+                  if (answer.has_value()) {
+                    probe.bytes = answer->size_bytes();
+                    probe.elapsed_us = clock.NowMicros() - asked_us;
+                  }
+                  if (after.wire_bytes > before.wire_bytes && after.wire_us > before.wire_us) {
+                    probe.wire_bytes = after.wire_bytes - before.wire_bytes;
+                    probe.wire_us = after.wire_us - before.wire_us;
+                  }
+                  done(probe);
                 });
 }
 

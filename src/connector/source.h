@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "control/goodput.h"
 #include "control/speeds.h"
 #include "kv/object.h"
 #include "transfer/object_client.h"
@@ -43,9 +44,8 @@ class ObjectSource {
   virtual void Discard(const kv::ObjectKey& key) = 0;
 
   // Has so many bytes sent for the sake of measuring the way they take, behind everything else that
-  // is sent. `done` hears how many came back to back and how long those took; zeros: it did not
-  // work. Sources without a network do nothing.
-  using Probed = std::function<void(uint64_t wire_bytes, int64_t wire_us)>;
+  // is sent. Sources without a network do nothing.
+  using Probed = std::function<void(const control::Goodput::Probe& probe)>;
   virtual void Probe(uint64_t /*bytes*/, int64_t /*deadline_us*/, const Probed& /*done*/) {}
 
   // How fast the other side encodes; nullopt: not known yet, or nothing is encoded there.

@@ -14,6 +14,8 @@ constexpr double kMostEvidence = 32;
 constexpr double kProbeUs = 20'000;
 constexpr uint64_t kSmallestProbe = 64 << 10;
 constexpr uint64_t kLargestProbe = 4 << 20;
+constexpr uint64_t kProbeGrowth = 4;
+constexpr int kMostProbesInARow = 6;
 
 }  // namespace
 
@@ -75,18 +77,39 @@ void Goodput::Accept(double sample, int64_t busy_us, int64_t now_us) {
   last_us_ = now_us;
 }
 
-bool Goodput::TakeProbe(int64_t now_us) {
+std::optional<uint64_t> Goodput::TakeProbe(int64_t now_us) {
   const bool known = measured_ && now_us - last_us_ < options_.probe_after_us;
   const bool asked = probed_ && now_us - probed_us_ < options_.probe_after_us;
   if (known || asked) {
-    return false;
+    return std::nullopt;
   }
   probed_ = true;
   probed_us_ = now_us;
-  return true;
+  probes_in_a_row_ = 1;
+  return ProbeBytes();
 }
 
-uint64_t Goodput::probe_bytes() const {
+std::optional<uint64_t> Goodput::AddProbe(const Probe& probe, int64_t now_us) {
+  const bool timed = probe.wire_bytes >= options_.min_sample_bytes && probe.wire_us > 0;
+  if (timed) {
+    Add(probe.wire_bytes, probe.wire_us, now_us);
+  } else {
+    AddFloor(probe.bytes, probe.elapsed_us, now_us);
+  }
+  if (probe.bytes == 0 || probes_in_a_row_ >= kMostProbesInARow) {
+    return std::nullopt;
+  }
+  const bool quick = static_cast<double>(probe.elapsed_us) < kProbeUs / kProbeGrowth &&
+                     probe.bytes < kLargestProbe;
+  if (!quick && contradiction_ == 0) {
+    return std::nullopt;
+  }
+  ++probes_in_a_row_;
+  probed_us_ = now_us;
+  return quick ? std::min(probe.bytes * kProbeGrowth, kLargestProbe) : probe.bytes;
+}
+
+uint64_t Goodput::ProbeBytes() const {
   const double bytes = kProbeUs / us_per_byte_;
   return static_cast<uint64_t>(
       std::clamp(bytes, static_cast<double>(kSmallestProbe), static_cast<double>(kLargestProbe)));

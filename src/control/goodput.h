@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace kvik::control {
 
@@ -39,14 +40,24 @@ class Goodput {
   [[nodiscard]] double Evidence(int64_t now_us) const;
   [[nodiscard]] int64_t AgeUs(int64_t now_us) const;  // since the last sample; -1: never
 
-  // Whether the caller should send something for the sake of measuring, and how much: enough for
-  // about 20 ms. A probe that ran counts as a sample; the first call that says yes starts it, and
-  // the next one waits for as long again.
-  [[nodiscard]] bool TakeProbe(int64_t now_us);
-  [[nodiscard]] uint64_t probe_bytes() const;
+  // How much the caller should have sent for the sake of measuring, if anything: enough for about
+  // 20 ms. It is under way then, and the next one waits for as long again.
+  [[nodiscard]] std::optional<uint64_t> TakeProbe(int64_t now_us);
+
+  struct Probe {
+    uint64_t bytes = 0;       // that came, all that were asked for; 0: not in time
+    int64_t elapsed_us = 0;   // since they were asked for
+    uint64_t wire_bytes = 0;  // of them, or of what else came: back to back,
+    int64_t wire_us = 0;      // and how long that took
+  };
+  // Counts as a sample. What should be sent at once to make something of it, if anything: where the
+  // estimate was much too low the bytes come too quickly to tell how fast they were, and a sample
+  // that contradicts the estimate is believed when a second one agrees.
+  [[nodiscard]] std::optional<uint64_t> AddProbe(const Probe& probe, int64_t now_us);
 
  private:
   void Accept(double us_per_byte, int64_t busy_us, int64_t now_us);
+  [[nodiscard]] uint64_t ProbeBytes() const;
 
   GoodputOptions options_;
   double us_per_byte_;
@@ -56,6 +67,7 @@ class Goodput {
   double contradiction_ = 0;  // the sample before, if it was one; us a byte
   int64_t probed_us_ = 0;
   bool probed_ = false;
+  int probes_in_a_row_ = 0;
 };
 
 }  // namespace kvik::control

@@ -113,14 +113,69 @@ TEST(Goodput, SmallMessagesSayNothing) {
 }
 
 TEST(Goodput, AsksForAProbeWhenItKnowsNothingNew) {
-  Goodput goodput;
-  EXPECT_TRUE(goodput.TakeProbe(0));
-  EXPECT_FALSE(goodput.TakeProbe(1000));        // it is on its way
-  EXPECT_TRUE(goodput.TakeProbe(6 * kSecond));  // it never came back
+  Goodput goodput({.initial_bytes_per_s = 1e8});
+  EXPECT_EQ(goodput.TakeProbe(0), 2 * kMegabyte);
+  EXPECT_FALSE(goodput.TakeProbe(1000).has_value());        // it is on its way
+  EXPECT_TRUE(goodput.TakeProbe(6 * kSecond).has_value());  // it never came back
   Send(goodput, 1e8, 20'000, 7 * kSecond);
-  EXPECT_FALSE(goodput.TakeProbe(11 * kSecond));
-  EXPECT_TRUE(goodput.TakeProbe(12 * kSecond));
-  EXPECT_EQ(goodput.probe_bytes(), 2 * kMegabyte);
+  EXPECT_FALSE(goodput.TakeProbe(11 * kSecond).has_value());
+  EXPECT_EQ(goodput.TakeProbe(12 * kSecond), 2 * kMegabyte);
+}
+
+// A link of so many bytes a second, whose frames of 256 KiB tell how fast it is from the second one
+// on. The probes that were needed.
+int ProbeOver(Goodput& goodput, double bytes_per_s, int64_t& now_us) {
+  constexpr uint64_t kFrame = 256 << 10;
+  int probes = 0;
+  for (auto size = goodput.TakeProbe(now_us); size.has_value(); ++probes) {
+    const auto us = [&](uint64_t bytes) {
+      return static_cast<int64_t>(static_cast<double>(bytes) * 1e6 / bytes_per_s);
+    };
+    const uint64_t timed = *size - std::min(*size, kFrame);
+    const int64_t elapsed_us = 200 + us(*size);
+    now_us += elapsed_us;
+    size = goodput.AddProbe({*size, elapsed_us, timed, us(timed)}, now_us);
+  }
+  return probes;
+}
+
+// A peer that stood still for a while had left an estimate with which nothing was worth loading, so
+// that nothing was ever sent that would have corrected it, and probes for such a slow link were too
+// small to be timed.
+TEST(Goodput, OneRoundOfProbesFindsALinkThatIsFastAgain) {
+  for (const double before : {1e4, 1e6, 1e8}) {
+    for (const double after : {2e6, 2e7, 1e8, 1e9, 1e10}) {
+      Goodput goodput;
+      int64_t now_us = 0;
+      for (int i = 0; i < 3; ++i) {
+        Send(goodput, before, 400'000, now_us += 400'000);
+      }
+      now_us += 6 * kSecond;
+      const int probes = ProbeOver(goodput, after, now_us);
+      EXPECT_LE(probes, 6);
+      const double least = after > before ? std::max(before, 0.3 * after) : 0.9 * after;
+      EXPECT_GT(goodput.bytes_per_s(), least) << before << " -> " << after;
+      EXPECT_LT(goodput.bytes_per_s(), 2.2 * std::max(before, after)) << before << " -> " << after;
+    }
+  }
+}
+
+TEST(Goodput, AProbeThatSaysWhatIsKnownIsOne) {
+  for (const double rate : {4e6, 1e8, 1e10}) {
+    Goodput goodput;
+    Send(goodput, rate, 400'000, 0);
+    int64_t now_us = 6 * kSecond;
+    EXPECT_EQ(ProbeOver(goodput, rate, now_us), 1) << rate;
+    EXPECT_NEAR(goodput.bytes_per_s() / rate, 1, 0.01);
+  }
+}
+
+TEST(Goodput, AProbeThatDoesNotComeBackIsNotSentAgainAtOnce) {
+  Goodput goodput;
+  Send(goodput, 1e8, 400'000, 0);
+  ASSERT_TRUE(goodput.TakeProbe(6 * kSecond).has_value());
+  EXPECT_FALSE(goodput.AddProbe({}, 6 * kSecond + 500'000).has_value());
+  EXPECT_NEAR(goodput.bytes_per_s(), 1e8, 1);
 }
 
 }  // namespace
