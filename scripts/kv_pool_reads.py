@@ -27,7 +27,7 @@ class PoolSection(Section):
         folder = pathlib.Path(self.options.results) / "pool"
         folder.mkdir(parents=True, exist_ok=True)
         self.pool = self.node("--role", "pool", "--kv-listen", "127.0.0.1:0", "--kv-store-memory", "2GiB", "--kv-store-disk",
-                              f"{folder}:8GiB")
+                              f"{folder}:8GiB", "--kv-store-encodings", len(STORED))
         self.plain = self.node("--model", demo_model("bench-kv"), "--served-model-name", "demo", "--threads", 1, "--kv-memory", "512MiB")
         self.prompts = Prompts(self.options.data, self.plain)
         for arm in self.ENCODINGS:

@@ -35,8 +35,10 @@ Result<std::unique_ptr<store::Store>> OpenKvStore(const KvStoreOptions& options,
   store::StoreOptions store_options;
   store_options.memory.budget_bytes =
       options.memory_bytes > 0 ? options.memory_bytes : kTransitBytes;
+  store_options.memory.catalog.max_encodings = options.max_encodings;
   if (!options.disk_folder.empty()) {
     store_options.disk.emplace();
+    store_options.disk->catalog.max_encodings = options.max_encodings;
     store_options.disk->folder = options.disk_folder;
     store_options.disk->budget_bytes = options.disk_bytes;
   }

@@ -18,6 +18,7 @@ struct KvStoreOptions {
   uint64_t memory_bytes = 0;  // 0: no memory tier was asked for
   std::string disk_folder;    // empty: no disk tier
   uint64_t disk_bytes = uint64_t{16} << 30;
+  int max_encodings = 3;  // of a chunk in each tier of this process; a further one replaces one
   std::vector<std::string> redis;  // URLs as store::RedisOptions takes them, asked in this order
 
   [[nodiscard]] bool any() const {

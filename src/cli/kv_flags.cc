@@ -27,6 +27,7 @@ const Names kPoolFlags = {"--role",
                           "--kv-link",
                           "--kv-store-memory",
                           "--kv-store-disk",
+                          "--kv-store-encodings",
                           "--kv-events-config"};
 // Only theirs.
 const Names kRouterOnlyFlags = {"--prefill", "--decode", "--node"};
@@ -102,6 +103,12 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
         const Result<void> parsed = app::ParseDiskFlag(text, options);
         return parsed ? std::string() : parsed.error().message;
       });
+  command
+      .add_option("--kv-store-encodings", node.store.max_encodings,
+                  "how many encodings of the same KV are kept; a further one replaces the one that "
+                  "was used longest ago")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   command
       .add_option("--kv-profile", node.profile,
                   "how KV is compressed to be stored or moved: adaptive chooses by bandwidth, "
@@ -205,6 +212,9 @@ bool FinishKvFlags(const CLI::App& command, const std::string& host, KvFlags& fl
               "needs KV to be stored or moved: give --pool, --kv-store-memory, --kv-store-disk, "
               "--kv-listen, or --role prefill or decode");
     }
+  }
+  if (Given(command, "--kv-store-encodings") && !node.store.any()) {
+    Useless("--kv-store-encodings", "needs --kv-store-memory or --kv-store-disk");
   }
   return moves;
 }

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from conftest import Server, tokens, wait_until
-from roles import (CHUNK, check_sources, complete, free_port, kv_url, nodes, pair, pool_of, router_of, sources, text,
+from roles import (CHUNK, check_sources, complete, free_port, kv_url, nodes, pair, pool_of, router_of, sources, stored, text,
                    until_external, wait_up)
 
 
@@ -228,6 +228,21 @@ def test_hits_survive_a_restart(start, alone, tmp_path, embedded):
     assert sum(sources(reply)["external"] for reply in replies) >= CHUNK
 
 
+@pytest.mark.parametrize("kept", [2, 4])
+def test_a_pool_keeps_so_many_encodings(start, tmp_path, kept):
+    store = ("--kv-store-disk", f"{tmp_path}:256MiB", "--kv-store-encodings", str(kept))
+    pool = pool_of(start, *store)
+    prompt = tokens(60, CHUNK + 5)
+
+    for i, profile in enumerate(("raw", "lossless", "kivi-4", "cachegen")):
+        writer = start("--pool", kv_url(pool), "--kv-profile", profile, "--default-quality", "0")
+        complete(writer, prompt, 1)
+        writer.stop()
+        wait_until(lambda: pool.metric("kvik:kv_store_puts_total", tier="disk") > i, f"{profile} is stored")
+    pool.stop()
+    assert stored(pool_of(start, *store), "disk") == kept
+
+
 def test_a_fixed_lossy_profile_needs_leave_of_the_request_or_the_server(start):
     server = start("--kv-store-memory", "32MiB", "--kv-profile", "kivi-4", "--default-quality", "0")
     status, error = server.request("POST", "/v1/completions", {"prompt": "a", "kvik": {"quality": 1}})
@@ -246,6 +261,7 @@ def test_flags_that_would_do_nothing_are_refused():
                        (("--role", "pool", "--prefill", "http://x"), "--prefill"),
                        (("--model", "x", "--kv-profile", "raw"), "--kv-profile"),
                        (("--model", "x", "--decode", "http://x"), "--decode"),
+                       (("--model", "x", "--kv-store-encodings", "4"), "--kv-store-encodings"),
                        (("--role", "king", "--model", "x"), "--role"),
                        (("--role", "decode"), "--model"),
                        (("--role", "pool", "--kv-link", "rate=fast"), "--kv-link")]:
