@@ -68,9 +68,9 @@ struct ConnectorOptions {
   int32_t step_tokens = 512;  // that the engine computes at a time
   // Of the engine's speed, what is left while chunks are decoded beside it: (0, 1].
   double compute_share = 0.8;
-  // How much dearer computing counts when a peer has computed the same for this process: a decode
-  // node that prefills holds up everybody who decodes there.
-  double promised_compute_factor = 50;
+  // How many times computing counts, in the choice, where a peer has computed the same for this
+  // process: a decode node that prefills holds up everybody who decodes there.
+  double promised_compute_weight = 50;
 
   // What new KV is stored as, by name; empty: ProfileSet::ForStoring, or kv_profile when it is one.
   std::vector<std::string> store_profiles;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/format.h"
 #include "base/log.h"
 
 namespace kvik::connector {
@@ -310,17 +309,17 @@ void Core::Probe(size_t index, const std::shared_ptr<ObjectSource>& source, uint
   source->Probe(bytes, clock_.NowMicros() + kProbePatienceUs,
                 [self = shared_from_this(), index,
                  weak = std::weak_ptr(source)](const control::Goodput::Probe& probe) {
-                  const auto source = weak.lock();
+                  const auto alive = weak.lock();
                   std::optional<uint64_t> more;
                   {
                     MutexLock lock(self->mutex_);
-                    if (source != nullptr && !self->detached_ && index < self->sources_.size()) {
+                    if (alive != nullptr && !self->detached_ && index < self->sources_.size()) {
                       more =
                           self->sources_[index]->goodput.AddProbe(probe, self->clock_.NowMicros());
                     }
                   }
                   if (more.has_value()) {
-                    self->Probe(index, source, *more);
+                    self->Probe(index, alive, *more);
                   }
                 });
 }
@@ -475,8 +474,9 @@ LoadRules Core::Rules(const Ticket& ticket) const {
   rules.block_size_tokens = host_.block_size_tokens;
   rules.raw_bytes_per_block = static_cast<double>(host_.geometry->bytes_per_block());
   rules.compute = options_.compute;
-  rules.compute_factor = std::clamp(pace_.factor(), kLeastPace, kMostPace) *
-                         (ticket.peer.has_value() ? options_.promised_compute_factor : 1);
+  rules.compute_factor = std::clamp(pace_.factor(), kLeastPace, kMostPace);
+  rules.promised_by = ticket.peer;
+  rules.promised_compute_weight = options_.promised_compute_weight;
   rules.compute_share = options_.compute_share;
   rules.step_tokens = options_.step_tokens;
   rules.frames_per_chunk = host_.geometry->num_layers;
@@ -504,9 +504,10 @@ std::vector<kv::BlockRange> Core::Claim(kv::TicketId id, std::span<const kv::Blo
   for (const auto& source : sources_) {
     sources.push_back(source.get());
   }
-  LoadChoice choice = ChooseLoads(ticket.facts, *profiles_, Rules(ticket), ticket.found, loadable,
-                                  sources, clock_.NowMicros(), rng_);
-  ticket.why = WhyOf(ticket, choice);
+  const LoadRules rules = Rules(ticket);
+  LoadChoice choice = ChooseLoads(ticket.facts, *profiles_, rules, ticket.found, loadable, sources,
+                                  clock_.NowMicros(), rng_);
+  ticket.why = WhyText(choice, rules, sources);
   ticket.plan = std::move(choice.plan);
   ticket.decisions = std::move(choice.decisions);
   for (const SourceDecision& decided : ticket.decisions) {
@@ -530,29 +531,6 @@ std::vector<kv::BlockRange> Core::Claim(kv::TicketId id, std::span<const kv::Blo
     }
   }
   return claimed;
-}
-
-std::string Core::WhyOf(const Ticket& ticket, const LoadChoice& choice) const {
-  int32_t blocks = 0;
-  for (const LoadCandidate& load : choice.loads) {
-    blocks += load.wanted.num_blocks;
-  }
-  std::string why = "loads " + std::to_string(int64_t{blocks} * host_.block_size_tokens) +
-                    " tokens; " + control::WhyText(choice.plan);
-  if (ticket.peer.has_value()) {
-    why += Format(" (computing what a peer has counts %g times)", options_.promised_compute_factor);
-  }
-  for (const SourceDecision& decided : choice.decisions) {
-    const control::Controller* const controller =
-        sources_[decided.source]->Existing(decided.live, decided.generation);
-    const control::DecisionRecord* const record =
-        controller == nullptr ? nullptr : controller->ring().Find(decided.decision.id);
-    if (record != nullptr) {
-      why += "; " + sources_[decided.source]->report.name + ": " +
-             control::WhyText(*record, controller->table());
-    }
-  }
-  return why;
 }
 
 // ---- Going out ----

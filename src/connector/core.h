@@ -129,8 +129,6 @@ class Core final : public std::enable_shared_from_this<Core> {
   [[nodiscard]] std::vector<kv::ObjectKey> ToPrefetch(const Ticket& ticket, size_t source)
       KVIK_REQUIRES(mutex_);
   [[nodiscard]] int32_t FoundBlocks(const Ticket& ticket) const KVIK_REQUIRES(mutex_);
-  [[nodiscard]] std::string WhyOf(const Ticket& ticket, const LoadChoice& choice) const
-      KVIK_REQUIRES(mutex_);
   void Observe(Ticket& ticket) KVIK_REQUIRES(mutex_);
   [[nodiscard]] std::shared_ptr<const kv::TransferReport> ReportOf(const Ticket& ticket) const
       KVIK_REQUIRES(mutex_);

@@ -458,7 +458,7 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
                            ready_us, job->what.quality});
       const control::TokenRange tokens{int64_t{job->wanted.first_block} * rules.block_size_tokens,
                                        int64_t{job->wanted.end_block()} * rules.block_size_tokens};
-      chunks.push_back({tokens, {}});
+      chunks.push_back({tokens, {}, job->what.compute_weight});
       missing.push_back(tokens);
     }
     for (size_t i = 0; i < chunks.size(); ++i) {
@@ -475,7 +475,7 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
     problem.compute_share = rules.compute_share;
     problem.step_tokens = rules.step_tokens;
     const control::LoadPlan plan = control::PlanLoad(problem);
-    const bool worth = plan.expected_us < kWorthGivingUp * plan.all_load_us;
+    const bool worth = plan.weighed_us < kWorthGivingUp * plan.all_load_us;
     for (size_t i = 0; i < pending.size(); ++i) {
       const LoadJobPtr& job = pending[i];
       const bool asked = job->asked_us != 0;

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "base/format.h"
 #include "connector/chunk.h"
 
 namespace kvik::connector {
@@ -24,15 +25,24 @@ kv::BlockRange MissingIn(const kv::BlockRange& range, std::span<const kv::BlockR
   return best;
 }
 
-// Blocks of `missing` within `range`, whether they lie together or not.
-int32_t CountMissing(const kv::BlockRange& range, std::span<const kv::BlockRange> missing) {
-  int32_t count = 0;
-  for (const kv::BlockRange& run : missing) {
-    count += std::max(0, std::min(run.end_block(), range.end_block()) -
-                             std::max(run.first_block, range.first_block));
+// A set of blocks. Objects of a source may overlap: the last chunk of a prompt is stored again when
+// the answer has made it longer, and each block counts once.
+class BlockSet {
+ public:
+  explicit BlockSet(size_t num_blocks) : has_(num_blocks) {}
+  void Add(const kv::BlockRange& range) {
+    for (auto block = static_cast<size_t>(range.first_block);
+         block < static_cast<size_t>(range.end_block()); ++block) {
+      size_ += has_[block] ? 0 : 1;
+      has_[block] = true;
+    }
   }
-  return count;
-}
+  [[nodiscard]] int32_t size() const { return size_; }
+
+ private:
+  std::vector<bool> has_;
+  int32_t size_ = 0;
+};
 
 kv::BlockRange RangeOf(const transfer::FoundObject& found) {
   const auto last = static_cast<int32_t>(found.hash_index);
@@ -80,6 +90,7 @@ class Chooser {
       if (IsLive(at.found)) {
         live.push_back(&at.found);
       } else {
+        static_cast<void>(source.Controller(/*live=*/false));  // prices are its
         AddStored(index, at.found, stored);
       }
     }
@@ -89,28 +100,37 @@ class Chooser {
     const bool encodes = !live.empty();
     control::Controller* const controller = source.Controller(encodes);
     const CodecProfile* chosen = rules_.fixed;
-    int32_t blocks = 0;
-    int32_t computed_there = 0;  // blocks of these that the peer is still computing
+    int32_t blocks = 0;          // that may come from here
+    int32_t computed_there = 0;  // of these, that the peer is still computing
     double produce_us = 0;
     control::ArmMask available = 0;
     if (!live.empty()) {
-      for (const transfer::FoundObject* found : live) {
-        const int32_t of_run = CountMissing(RangeOf(*found), missing_);
-        blocks += of_run;
-        if (found->info.ready_in_us > 0) {
-          computed_there += of_run;
-          produce_us = std::max(produce_us, static_cast<double>(found->info.ready_in_us));
+      const std::vector<const transfer::FoundObject*> at = RunsAt(live);
+      for (const kv::BlockRange& run : missing_) {
+        for (int32_t block = run.first_block; block < run.end_block(); ++block) {
+          const transfer::FoundObject* const found = at[static_cast<size_t>(block)];
+          if (found == nullptr) {
+            continue;
+          }
+          ++blocks;
+          if (found->info.ready_in_us > 0) {
+            ++computed_there;
+            produce_us = std::max(produce_us, static_cast<double>(found->info.ready_in_us));
+          }
         }
       }
       available = control::kAllArms;
     } else {
-      std::map<const CodecProfile*, int32_t> coverage;
+      std::map<const CodecProfile*, BlockSet> coverage;
       for (const LoadCandidate& candidate : stored) {
-        blocks = std::max(blocks, coverage[candidate.profile] += candidate.wanted.num_blocks);
+        BlockSet& covered =
+            coverage.try_emplace(candidate.profile, facts_.keys.size()).first->second;
+        covered.Add(candidate.wanted);
+        blocks = std::max(blocks, covered.size());
       }
       for (const auto& [profile, covered] : coverage) {
         const auto arm = source.ArmOf(encodes, *profile);
-        if (covered == blocks && arm.has_value()) {
+        if (covered.size() == blocks && arm.has_value()) {
           available |= control::ArmBit(*arm);
         }
       }
@@ -166,6 +186,18 @@ class Chooser {
     }
   }
 
+  // [blocks of the request] the live run that each is in; null: none. Of runs that overlap the
+  // last.
+  [[nodiscard]] std::vector<const transfer::FoundObject*> RunsAt(
+      const std::vector<const transfer::FoundObject*>& runs) const {
+    std::vector<const transfer::FoundObject*> at(facts_.keys.size());
+    for (const transfer::FoundObject* run : runs) {
+      const kv::BlockRange range = RangeOf(*run);
+      std::fill_n(at.begin() + range.first_block, range.num_blocks, run);
+    }
+    return at;
+  }
+
   void AddStored(size_t index, const transfer::FoundObject& found,
                  std::vector<LoadCandidate>& out) const {
     LoadCandidate candidate;
@@ -187,17 +219,13 @@ class Chooser {
   // Runs of live blocks hold every chunk of `profile` that lies within them; a chunk may begin with
   // blocks that are there and end with some that are being computed. Of a chunk only what is
   // missing here is asked for.
-  void CutLive(size_t index, const std::vector<const transfer::FoundObject*>& runs,
+  void CutLive(size_t index, std::vector<const transfer::FoundObject*> runs,
                const CodecProfile& profile, std::vector<LoadCandidate>& out) const {
-    std::vector<const transfer::FoundObject*> at(facts_.keys.size());
-    for (const transfer::FoundObject* run : runs) {
-      // What was approximated before is not approximated again.
-      if (profile.lossy && run->info.quality.fidelity == kv::Fidelity::kLossy) {
-        continue;
-      }
-      const kv::BlockRange range = RangeOf(*run);
-      std::fill_n(at.begin() + range.first_block, range.num_blocks, run);
-    }
+    // What was approximated before is not approximated again.
+    std::erase_if(runs, [&](const transfer::FoundObject* run) {
+      return profile.lossy && run->info.quality.fidelity == kv::Fidelity::kLossy;
+    });
+    const std::vector<const transfer::FoundObject*> at = RunsAt(runs);
     const ChunkLayout layout = ChunkLayout::Of(profile.chunk_tokens, rules_.block_size_tokens);
     for (const kv::BlockRange& run : missing_) {
       for (int32_t first = run.first_block; first < run.end_block();) {
@@ -275,7 +303,7 @@ class Chooser {
       }
     }
 
-    double us_per_byte = 0;  // the quickest source's: the others' bytes count accordingly more
+    double us_per_byte = 0;  // the quickest source's
     for (const auto& [first, encodings] : chunks) {
       for (const LoadCandidate& candidate : encodings) {
         const double own = sources_[candidate.source]->goodput.us_per_byte();
@@ -288,13 +316,20 @@ class Chooser {
     };
     std::vector<std::vector<control::LoadEncoding>> encodings;
     std::vector<control::LoadChunk> problem_chunks;
-    for (const auto& [first, of_chunk] : chunks) {
+    for (auto& [first, of_chunk] : chunks) {
       std::vector<control::LoadEncoding>& list = encodings.emplace_back();
       for (const LoadCandidate& c : of_chunk) {
-        list.push_back({c.wire_bytes * sources_[c.source]->goodput.us_per_byte() / us_per_byte,
-                        c.decode_us, c.ready_in_us, c.quality});
+        list.push_back({c.wire_bytes, c.decode_us, c.ready_in_us, c.quality,
+                        sources_[c.source]->goodput.us_per_byte() / us_per_byte});
       }
-      problem_chunks.push_back({tokens_of(of_chunk[0].wanted), {}});
+      const bool promised =
+          std::any_of(of_chunk.begin(), of_chunk.end(),
+                      [&](const LoadCandidate& c) { return c.source == rules_.promised_by; });
+      const double weight = promised ? rules_.promised_compute_weight : 1;
+      for (LoadCandidate& c : of_chunk) {
+        c.compute_weight = weight;
+      }
+      problem_chunks.push_back({tokens_of(of_chunk[0].wanted), {}, weight});
     }
     for (size_t i = 0; i < encodings.size(); ++i) {
       problem_chunks[i].encodings = encodings[i];
@@ -325,7 +360,6 @@ class Chooser {
     problem.compute_share = rules_.compute_share;
     problem.step_tokens = rules_.step_tokens;
     problem.slo_us = facts_.slo_end_us == 0 ? 0 : std::max<int64_t>(facts_.slo_end_us - now_us_, 1);
-    choice_.us_per_byte = problem.us_per_byte;
     choice_.plan = control::PlanLoad(problem);
     size_t i = 0;
     for (auto& [first, of_chunk] : chunks) {
@@ -391,6 +425,30 @@ LoadChoice ChooseLoads(const LoadFacts& facts, const ProfileSet& profiles, const
                        std::span<const FoundAt> found, std::span<const kv::BlockRange> missing,
                        std::span<SourceState* const> sources, int64_t now_us, Rng& rng) {
   return Chooser(facts, profiles, rules, found, missing, sources, now_us, rng).Choose();
+}
+
+std::string WhyText(const LoadChoice& choice, const LoadRules& rules,
+                    std::span<SourceState* const> sources) {
+  int64_t blocks = 0;
+  for (const LoadCandidate& load : choice.loads) {
+    blocks += load.wanted.num_blocks;
+  }
+  std::string why =
+      Format("loads %lld tokens; ", static_cast<long long>(blocks * rules.block_size_tokens)) +
+      control::WhyText(choice.plan);
+  if (rules.promised_by.has_value()) {
+    why += Format(" (computing what a peer has counts %g times)", rules.promised_compute_weight);
+  }
+  for (const SourceDecision& decided : choice.decisions) {
+    const SourceState& source = *sources[decided.source];
+    const control::Controller* const controller = source.Existing(decided.live, decided.generation);
+    const control::DecisionRecord* const record =
+        controller == nullptr ? nullptr : controller->ring().Find(decided.decision.id);
+    if (record != nullptr) {
+      why += "; " + source.report.name + ": " + control::WhyText(*record, controller->table());
+    }
+  }
+  return why;
 }
 
 }  // namespace kvik::connector

@@ -52,6 +52,7 @@ struct LoadCandidate {
   double wire_bytes = 0;
   double decode_us = 0;
   double ready_in_us = 0;
+  double compute_weight = 1;  // control::LoadChunk
 };
 
 struct LoadRules {
@@ -60,6 +61,9 @@ struct LoadRules {
   double raw_bytes_per_block = 0;
   kv::CostModel compute;
   double compute_factor = 1;
+  // A source that has promised KV to this request, and how many times computing what it has counts.
+  std::optional<size_t> promised_by;
+  double promised_compute_weight = 1;
   double compute_share = 1;
   int32_t step_tokens = 512;
   int32_t frames_per_chunk = 1;
@@ -76,7 +80,6 @@ struct SourceDecision {
 struct LoadChoice {
   std::vector<LoadCandidate> loads;  // ascending, disjoint
   control::LoadPlan plan;
-  double us_per_byte = 0;  // that the plan was made with
   std::vector<SourceDecision> decisions;
 };
 
@@ -103,5 +106,10 @@ struct LoadChoice {
                                      std::span<const kv::BlockRange> missing,
                                      std::span<SourceState* const> sources, int64_t now_us,
                                      Rng& rng);
+
+// One line for people: what is loaded, how long that and its alternatives take, and what the
+// controllers say. Every amount is of this request: a block counts once.
+[[nodiscard]] std::string WhyText(const LoadChoice& choice, const LoadRules& rules,
+                                  std::span<SourceState* const> sources);
 
 }  // namespace kvik::connector

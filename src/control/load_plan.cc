@@ -40,6 +40,10 @@ double ComputeMissingUs(const LoadProblem& problem, int64_t first, int64_t end) 
   return us;
 }
 
+double WireUs(const LoadProblem& problem, const LoadEncoding& encoding) {
+  return encoding.wire_bytes * encoding.link_factor * problem.us_per_byte;
+}
+
 // The quickest encoding that is good enough by itself, or kCompute.
 int32_t BestEncoding(const LoadProblem& problem, const LoadChunk& chunk) {
   int32_t best = LoadPlan::kCompute;
@@ -49,7 +53,7 @@ int32_t BestEncoding(const LoadProblem& problem, const LoadChunk& chunk) {
     if (!problem.quality.Accepts(encoding.quality)) {
       continue;
     }
-    const double wire_us = encoding.wire_bytes * problem.us_per_byte;
+    const double wire_us = WireUs(problem, encoding);
     const double us = problem.overlap == Overlap::kSerial ? wire_us + encoding.decode_us
                                                           : std::max(wire_us, encoding.decode_us);
     const double ready_us = std::max(us, encoding.ready_in_us);
@@ -69,7 +73,7 @@ struct Loading {
   double last_fill_us = 0;
 
   void Add(const LoadEncoding& encoding, const LoadProblem& problem) {
-    const double wire = encoding.wire_bytes * problem.us_per_byte;
+    const double wire = WireUs(problem, encoding);
     wire_us += wire;
     decode_us += encoding.decode_us;
     ready_us = std::max(ready_us, encoding.ready_in_us);
@@ -105,12 +109,23 @@ LoadPlan PlanLoad(const LoadProblem& problem) {
   LoadPlan plan;
   plan.encoding.assign(n, LoadPlan::kCompute);
   std::vector<int32_t> best(n);
+  // What computing counts beyond its time. Nobody can choose where nothing can be loaded.
+  std::vector<double> surcharge_us(n);
+  double surcharges_us = 0;  // of the front
   for (size_t i = 0; i < n; ++i) {
-    best[i] = BestEncoding(problem, problem.chunks[i]);
+    const LoadChunk& chunk = problem.chunks[i];
+    best[i] = BestEncoding(problem, chunk);
+    if (best[i] != LoadPlan::kCompute && chunk.compute_weight > 1) {
+      surcharge_us[i] = (chunk.compute_weight - 1) *
+                        ComputeMissingUs(problem, chunk.tokens.first, chunk.tokens.end);
+      surcharges_us += surcharge_us[i];
+    }
   }
 
-  plan.all_compute_us = FrontUs(problem, ComputeMissingUs(problem, 0, end), 0);
+  const double compute_us = ComputeMissingUs(problem, 0, end);
+  plan.all_compute_us = FrontUs(problem, compute_us, 0);
   plan.expected_us = plan.all_compute_us;
+  plan.weighed_us = FrontUs(problem, compute_us + surcharges_us, 0);
   plan.front_us = plan.all_compute_us;
   plan.first_loaded = static_cast<int32_t>(n);
   plan.all_load_us = plan.all_compute_us;
@@ -133,9 +148,15 @@ LoadPlan PlanLoad(const LoadProblem& problem) {
     loading.Add(encoding, problem);
     wire_bytes += encoding.wire_bytes;
     const double load_us = loading.Us(problem);
-    const double front_us = FrontUs(problem, ComputeMissingUs(problem, 0, from), load_us);
-    const double us = std::max({load_us, front_us, problem.compute_start_us}) + behind_us;
-    if (us < plan.expected_us) {
+    surcharges_us = i == 0 ? 0 : surcharges_us - surcharge_us[i];  // exactly 0 in the end
+    const double front_compute_us = ComputeMissingUs(problem, 0, from);
+    const double front_us = FrontUs(problem, front_compute_us, load_us);
+    const double ready_us = std::max(load_us, problem.compute_start_us);
+    const double us = std::max(ready_us, front_us) + behind_us;
+    const double weighed_us =
+        std::max(ready_us, FrontUs(problem, front_compute_us + surcharges_us, load_us)) + behind_us;
+    if (weighed_us < plan.weighed_us) {
+      plan.weighed_us = weighed_us;
       plan.expected_us = us;
       plan.first_loaded = static_cast<int32_t>(i);
       plan.load_us = load_us;
@@ -160,9 +181,8 @@ std::string WhyText(const LoadPlan& plan) {
       std::count_if(plan.encoding.begin(), plan.encoding.end(),
                     [](int32_t encoding) { return encoding != LoadPlan::kCompute; }));
   return Format(
-      "%zu of %zu chunks loaded (%.2f MB): %.1f ms expected, load %.1f ms beside computing %.1f "
-      "ms; "
-      "all loaded %.1f ms, all computed %.1f ms%s",
+      "%zu of %zu chunks loaded (%.2f MB): %.1f ms expected, load %.1f ms beside computing "
+      "%.1f ms; all loaded %.1f ms, all computed %.1f ms%s",
       loaded, plan.encoding.size(), plan.wire_bytes / 1e6, plan.expected_us / 1e3,
       plan.load_us / 1e3, plan.front_us / 1e3, plan.all_load_us / 1e3, plan.all_compute_us / 1e3,
       plan.in_time ? "" : "; not in time");

@@ -7,7 +7,8 @@
 //
 //   max(compute in front of it, load behind it) + compute of what could not be loaded behind it
 //
-// least. All-load and all-compute are two of the choices. When speeds turn out different, plan
+// least, with weights for what is dearer to compute than it takes. All-load and all-compute are
+// two of the choices. When speeds turn out different, plan
 // again with what is left: the same function.
 //
 // Pure; microseconds from "now".
@@ -40,11 +41,15 @@ struct LoadEncoding {
   double decode_us = 0;    // as expected now, by all threads that decode
   double ready_in_us = 0;  // until its last byte can be sent
   kv::BlockQuality quality{};
+  double link_factor = 1;  // time for a byte on its link over LoadProblem::us_per_byte
 };
 
 struct LoadChunk {
   TokenRange tokens{};                        // all of them missing
   std::span<const LoadEncoding> encodings{};  // may be empty
+  // How many times the time to compute it counts in the choice, if it can be loaded: more than once
+  // where computing it also costs others. Times are reported as they are.
+  double compute_weight = 1;
 };
 
 struct LoadProblem {
@@ -72,11 +77,12 @@ struct LoadPlan {
   std::vector<int32_t> encoding;  // [chunks] which one is loaded, or kCompute
   int32_t first_loaded = 0;       // chunks before it are computed; = chunks: nothing is loaded
   double expected_us = 0;         // until the last prompt token is computed
+  double weighed_us = 0;          // the same with LoadChunk::compute_weight: the least of all
   double load_us = 0;             // until the last chunk is there; 0: nothing is loaded
   double front_us = 0;            // until the front is computed
   double all_load_us = 0;         // the least possible load, everything else computed
   double all_compute_us = 0;
-  double wire_bytes = 0;
+  double wire_bytes = 0;  // of what is loaded
   bool in_time = true;
 };
 

@@ -156,6 +156,43 @@ TEST(PlanLoad, SaysWhetherItIsInTimeAndWhy) {
   EXPECT_THAT(WhyText(plan), HasSubstr("4 of 4 chunks loaded (0.40 MB)"));
 }
 
+// What is dear to compute is loaded although it takes longer, and the times are the true ones.
+TEST(PlanLoad, AWeightMovesTheChoiceAndNoTime) {
+  Prompt prompt(8, 4e6, 10);  // 40 ms a chunk, which takes 26 to 36 ms to compute
+  const LoadPlan plain = PlanLoad(prompt.problem);
+  ASSERT_GT(plain.first_loaded, 0);
+  EXPECT_EQ(plain.weighed_us, plain.expected_us);
+  std::vector<LoadChunk> chunks(prompt.problem.chunks.begin(), prompt.problem.chunks.end());
+  for (LoadChunk& chunk : chunks) {
+    chunk.compute_weight = 50;
+  }
+  prompt.problem.chunks = chunks;
+  const LoadPlan weighed = PlanLoad(prompt.problem);
+  EXPECT_EQ(weighed.first_loaded, 0);
+  EXPECT_GT(weighed.expected_us, plain.expected_us);
+  EXPECT_EQ(weighed.weighed_us, weighed.expected_us) << "nothing that could be loaded is computed";
+  EXPECT_EQ(weighed.all_compute_us, plain.all_compute_us);
+  EXPECT_EQ(weighed.all_load_us, plain.all_load_us);
+}
+
+TEST(PlanLoad, AWeightDoesNotCountWhereNothingCanBeLoaded) {
+  std::vector<LoadChunk> chunks = {{{0, kChunk}, {}, 50}};
+  const std::vector<TokenRange> missing = {{0, kChunk}};
+  const LoadPlan plan = PlanLoad(
+      {.missing = missing, .chunks = chunks, .us_per_byte = 1, .compute = {.token_us = 100}});
+  EXPECT_EQ(plan.weighed_us, plan.all_compute_us);
+}
+
+TEST(PlanLoad, BytesOfASlowerLinkTakeLongerAndAreNoMore) {
+  std::vector<LoadEncoding> encodings = {{.wire_bytes = 1e5, .link_factor = 4}};
+  const std::vector<LoadChunk> chunks = {{{0, kChunk}, encodings}};
+  const std::vector<TokenRange> missing = {{0, kChunk}};
+  const LoadPlan plan = PlanLoad(
+      {.missing = missing, .chunks = chunks, .us_per_byte = 0.01, .compute = {.token_us = 100}});
+  EXPECT_EQ(plan.wire_bytes, 1e5);
+  EXPECT_DOUBLE_EQ(plan.load_us, 4e3);
+}
+
 TEST(PlanLoad, StepsOfTheEngineAreCounted) {
   const std::vector<TokenRange> missing = {{0, 2048}};
   const kv::CostModel cost{.step_us = 900,
