@@ -428,6 +428,31 @@ TEST(ConnectorTest, WhenTheLoadingRequestIsAbortedTheOtherLoadsItself) {
   rig.ExpectNothingIsLeft();
 }
 
+// Of several that waited one loads and the others wait for that one, as often as it takes.
+TEST(ConnectorTest, WhenTheLoadingRequestIsAbortedOneOfTheOthersLoadsForAll) {
+  TwoLack rig;
+  rig.SubmitBoth();
+  rig.source->faults.longest_delay_us = 0;
+  for (int i = 0; i < 3; ++i) {
+    rig.engine->Submit(RequestOf(Prompt(1, 10)));
+  }
+  rig.Settle();
+  rig.source->faults.longest_delay_us = 100'000;
+  rig.engine->Step();
+  ASSERT_EQ(rig.connector->counters().loads, 3);
+  ASSERT_EQ(rig.connector->counters().shared_loads, 12);
+  rig.engine->Abort(rig.first);
+  rig.Settle();
+  EXPECT_EQ(rig.connector->counters().loads, 6);
+  rig.Drain();
+  EXPECT_EQ(rig.connector->counters().loads, 6) << "three objects, twice";
+  EXPECT_EQ(rig.connector->counters().shared_blocks, 30);
+  EXPECT_EQ(rig.engine->stats.finished, 4);
+  EXPECT_EQ(rig.engine->stats.arrived_blocks, 40);
+  EXPECT_EQ(rig.engine->stats.computed_blocks, 0);
+  rig.ExpectNothingIsLeft();
+}
+
 TEST(ConnectorTest, WhenTheWaitingRequestIsAbortedTheOtherGoesOn) {
   TwoLack rig;
   rig.SubmitBoth();

@@ -152,7 +152,7 @@ void Core::Detach() {
     if (std::exchange(detached_, true)) {
       return;
     }
-    for (const auto& [job, owner] : running_) {
+    for (const LoadJobPtr& job : jobs_.Running()) {
       if (job->load != nullptr) {
         cancel.push_back(job->load);
       }
@@ -162,6 +162,7 @@ void Core::Detach() {
       ticket->waiting.clear();
     }
     tickets_.clear();
+    jobs_.ClearWaiting();
   }
   if (node_ != nullptr) {
     node_->SetLive(nullptr);

@@ -20,6 +20,7 @@
 #include "connector/connector.h"
 #include "connector/event_queue.h"
 #include "connector/io_pool.h"
+#include "connector/job_index.h"
 #include "connector/load_choice.h"
 #include "connector/load_job.h"
 #include "connector/peer_source.h"
@@ -113,8 +114,9 @@ class Core final : public std::enable_shared_from_this<Core> {
       KVIK_REQUIRES(mutex_);
   void Arrived(Ticket& ticket, const LoadJob& job, const ChunkOutcome& outcome,
                const kv::BlockQuality& quality) KVIK_REQUIRES(mutex_);
-  [[nodiscard]] LoadJobPtr LoaderOf(const LoadJob& job, const Ticket& ticket) const
-      KVIK_REQUIRES(mutex_);
+  // To and from Ticket::waiting.
+  void Wait(const TicketPtr& ticket, const LoadJobPtr& job) KVIK_REQUIRES(mutex_);
+  void StopWaiting(Ticket& ticket, const LoadJobPtr& job) KVIK_REQUIRES(mutex_);
   void Share(const LoadJobPtr& loader, const TicketPtr& ticket, const LoadJobPtr& job)
       KVIK_REQUIRES(mutex_);
   void ShareWaiting(const LoadJobPtr& loader, const Ticket& owner) KVIK_REQUIRES(mutex_);
@@ -160,8 +162,7 @@ class Core final : public std::enable_shared_from_this<Core> {
   size_t common_sources_ KVIK_GUARDED_BY(mutex_) = 0;            // asked for every request
   std::map<std::string, size_t> peers_ KVIK_GUARDED_BY(mutex_);  // by address
   std::unordered_map<kv::TicketId, TicketPtr> tickets_ KVIK_GUARDED_BY(mutex_);
-  // Of all tickets, closed ones too.
-  std::map<LoadJobPtr, TicketPtr> running_ KVIK_GUARDED_BY(mutex_);
+  JobIndex jobs_ KVIK_GUARDED_BY(mutex_);
   ConnectorCounters counters_ KVIK_GUARDED_BY(mutex_);
 };
 

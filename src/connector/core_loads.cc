@@ -76,13 +76,9 @@ void Core::Load(kv::TicketId id, const kv::BlockRange& range, std::span<const Bl
         job->blocks[static_cast<size_t>(block - planned->object.first_block)] = blocks[at];
         covered[at] = true;
       }
-      ticket->waiting.push_back(std::move(job));
+      Wait(ticket, job);
       planned = ticket->planned.erase(planned);
     }
-    std::sort(ticket->waiting.begin(), ticket->waiting.end(),
-              [](const LoadJobPtr& a, const LoadJobPtr& b) {
-                return a->wanted.first_block < b->wanted.first_block;
-              });
     for (int32_t i = 0; i < range.num_blocks; ++i) {
       if (!covered[static_cast<size_t>(i)]) {
         NotComing(*ticket, {range.first_block + i, 1}, kv::LoadEnd::kFailed);
@@ -93,6 +89,20 @@ void Core::Load(kv::TicketId id, const kv::BlockRange& range, std::span<const Bl
   Do(std::move(later));
 }
 
+void Core::Wait(const TicketPtr& ticket, const LoadJobPtr& job) {
+  const auto place = std::upper_bound(ticket->waiting.begin(), ticket->waiting.end(), job,
+                                      [](const LoadJobPtr& a, const LoadJobPtr& b) {
+                                        return a->wanted.first_block < b->wanted.first_block;
+                                      });
+  ticket->waiting.insert(place, job);
+  jobs_.AddWaiting(job, ticket);
+}
+
+void Core::StopWaiting(Ticket& ticket, const LoadJobPtr& job) {
+  std::erase(ticket.waiting, job);
+  jobs_.RemoveWaiting(job, ticket);
+}
+
 // Chunks are asked for from the tail forwards: where they meet what is computed can move. Those
 // that a peer is still computing for this process meet nothing and come as they are computed: all
 // of them are asked for at once, so that none waits for a later one.
@@ -101,10 +111,9 @@ void Core::TakeReady(const TicketPtr& shared, Later& later) {
   while (!ticket.waiting.empty()) {
     const LoadCandidate& first = ticket.waiting.front()->what;
     const bool follows = first.source == ticket.peer && first.live && first.ready_in_us > 0;
-    const auto next = follows ? ticket.waiting.begin() : std::prev(ticket.waiting.end());
-    LoadJobPtr job = *next;
-    if (const LoadJobPtr loader = LoaderOf(*job, ticket); loader != nullptr) {
-      ticket.waiting.erase(next);
+    LoadJobPtr job = follows ? ticket.waiting.front() : ticket.waiting.back();
+    if (const LoadJobPtr loader = jobs_.LoaderOf(*job, ticket); loader != nullptr) {
+      StopWaiting(ticket, job);
       Share(loader, shared, job);
       continue;
     }
@@ -112,7 +121,7 @@ void Core::TakeReady(const TicketPtr& shared, Later& later) {
         (follows ? kMostFollowing : options_.max_loads_in_flight)) {
       break;
     }
-    ticket.waiting.erase(next);
+    StopWaiting(ticket, job);
     job->asked_us = clock_.NowMicros();
     if (ticket.first_asked_us == 0) {
       ticket.first_asked_us = job->asked_us;
@@ -124,7 +133,7 @@ void Core::TakeReady(const TicketPtr& shared, Later& later) {
     job->deadline_us =
         job->asked_us + std::max(options_.load_timeout_us, static_cast<int64_t>(4 * expected_us));
     ticket.running.push_back(job);
-    running_.emplace(job, shared);
+    jobs_.AddRunning(job, shared);
     ++counters_.loads;
     ShareWaiting(job, ticket);
     later.start.emplace_back(shared, std::move(job));
@@ -309,7 +318,7 @@ void Core::Finish(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome o
   Later later;
   {
     MutexLock lock(mutex_);
-    running_.erase(job);
+    jobs_.RemoveRunning(job);
     std::erase(ticket->running, job);
     job->load = nullptr;
     job->copying = false;
@@ -498,7 +507,7 @@ int64_t Core::Yield(kv::TicketId id, int32_t front_block) {
           later.cancel.push_back(job->load);
         }
       } else {
-        std::erase(ticket->waiting, job);
+        StopWaiting(*ticket, job);
         NotComing(*ticket, job->wanted, why);
       }
     }
@@ -550,10 +559,10 @@ std::shared_ptr<const kv::TransferReport> Core::Close(kv::TicketId id, const kv:
     ticket->closed = true;
     events_->Forget(id);
     ticket->planned.clear();
-    for (const LoadJobPtr& job : ticket->waiting) {
+    for (const LoadJobPtr& job : std::vector<LoadJobPtr>(ticket->waiting)) {
+      StopWaiting(*ticket, job);
       NotComing(*ticket, job->wanted, kv::LoadEnd::kGivenUp);
     }
-    ticket->waiting.clear();
     for (const LoadJobPtr& job : std::vector<LoadJobPtr>(ticket->sharing)) {
       if (const LoadJobPtr loader = job->loader.lock(); loader != nullptr && !loader->copying) {
         StopSharing(*ticket, job);

@@ -3,37 +3,11 @@
 //
 // Only what is being loaded is waited for, and who waits loads nothing in its place, so nobody can
 // wait in a circle. When a load ends without its blocks, those who waited load them themselves.
-#include <algorithm>
 #include <cstring>
 
-#include "base/log.h"
 #include "connector/core.h"
 
 namespace kvik::connector {
-namespace {
-
-// Whether `running` brings all that `job` wants. The hash of a block implies those before it.
-bool Brings(const LoadJob& running, const LoadFacts& owner, const LoadJob& job,
-            const LoadFacts& facts) {
-  const auto last = static_cast<size_t>(job.wanted.end_block() - 1);
-  return !running.copying && running.what.profile == job.what.profile &&
-         running.wanted.first_block <= job.wanted.first_block &&
-         running.wanted.end_block() >= job.wanted.end_block() &&
-         owner.keys[last] == facts.keys[last];
-}
-
-}  // namespace
-
-// A load of another request that brings what `job` wants; null: none.
-LoadJobPtr Core::LoaderOf(const LoadJob& job, const Ticket& ticket) const {
-  for (const auto& [running, owner] : running_) {
-    if (owner.get() != &ticket && !owner->closed &&
-        Brings(*running, owner->facts, job, ticket.facts)) {
-      return running;
-    }
-  }
-  return nullptr;
-}
 
 void Core::Share(const LoadJobPtr& loader, const TicketPtr& ticket, const LoadJobPtr& job) {
   job->asked_us = clock_.NowMicros();
@@ -49,19 +23,9 @@ void Core::Share(const LoadJobPtr& loader, const TicketPtr& ticket, const LoadJo
 
 // Of other requests, what they would load themselves later.
 void Core::ShareWaiting(const LoadJobPtr& loader, const Ticket& owner) {
-  for (const auto& [id, ticket] : tickets_) {
-    if (ticket.get() == &owner) {
-      continue;
-    }
-    std::vector<LoadJobPtr> waiting;
-    for (LoadJobPtr& job : ticket->waiting) {
-      if (Brings(*loader, owner.facts, *job, ticket->facts)) {
-        Share(loader, ticket, job);
-      } else {
-        waiting.push_back(std::move(job));
-      }
-    }
-    ticket->waiting = std::move(waiting);
+  for (const JobIndex::Entry& entry : jobs_.WaitingFor(*loader, owner)) {
+    StopWaiting(*entry.ticket, entry.job);
+    Share(loader, entry.ticket, entry.job);
   }
 }
 
@@ -124,11 +88,7 @@ void Core::SettleSharers(const LoadJobPtr& loader, const ChunkOutcome& outcome, 
       Fail(ticket, job->what.source, outcome.result.error());
     } else {
       job->asked_us = job->deadline_us = 0;
-      const auto place = std::upper_bound(ticket.waiting.begin(), ticket.waiting.end(), job,
-                                          [](const LoadJobPtr& a, const LoadJobPtr& b) {
-                                            return a->wanted.first_block < b->wanted.first_block;
-                                          });
-      ticket.waiting.insert(place, job);
+      Wait(sharer.ticket, job);
     }
     go_on.push_back(sharer.ticket);
   }
