@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "codec/testing/made_kv.h"
 #include "connector/testing/map_source.h"
 #include "connector/testing/toy_engine.h"
@@ -615,6 +617,39 @@ TEST(ConnectorTest, DetachLeavesNothingBehind) {
   rig.clock.Advance(10'000'000);
   rig.source->RunDue();
   EXPECT_TRUE(rig.connector->Poll().empty());
+}
+
+// The last that a process computes before it ends.
+TEST(ConnectorTest, WhatWasTakenIsStoredAlthoughTheEngineLeaves) {
+  class Target final : public ObjectTarget {
+   public:
+    std::string name() const override { return "target"; }
+    void Put(NewObject /*object*/, int64_t /*deadline_us*/, Stored done) override {
+      ++puts;
+      done({});
+    }
+    std::atomic<int> puts{0};
+  };
+  const auto target = std::make_shared<Target>();
+  ManualClock clock{1'000'000};
+  ConnectorOptions options;
+  options.io_threads = 1;
+  options.max_storing_share = 1;
+  ConnectorParts parts;
+  parts.clock = &clock;
+  parts.profiles = ToyProfiles();
+  parts.targets = {target};
+  auto connector = Connector::Create(std::move(options), std::move(parts));
+  ASSERT_TRUE(connector.has_value()) << connector.error().message;
+  ToyEngine engine(**connector, clock, 256, 1);
+  engine.Submit(RequestOf(Prompt(1, 200)));
+  while (!engine.idle()) {
+    engine.Step();
+  }
+  (*connector)->Detach();
+  (*connector)->Flush();
+  EXPECT_EQ(target->puts, 50);
+  EXPECT_EQ((*connector)->counters().stored_objects, 50);
 }
 
 TEST(ConnectorTest, AnUnknownProfileIsRefusedByName) {
