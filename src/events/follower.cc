@@ -11,10 +11,12 @@
 #include <zmq.hpp>
 #include <zmq_addon.hpp>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/wake_fd.h"
 #include "events/publisher.h"
-#include "events/zmq_wake.h"
+#include "events/zmq_parts.h"
 
 namespace kvik::events {
 namespace {
@@ -241,6 +243,7 @@ struct Follower::Impl {
 
 Follower::Follower(EventListener& listener, const Clock& clock, const FollowOptions& options)
     : impl_(std::make_unique<Impl>(listener, clock, options)) {
+  KVIK_CHECK(impl_->wake.valid(), "no file descriptor is left");
   impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
 }
 

@@ -17,8 +17,9 @@
 #include "base/bounded_queue.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/wake_fd.h"
 #include "events/history.h"
-#include "events/zmq_wake.h"
+#include "events/zmq_parts.h"
 
 namespace kvik::events {
 namespace {
@@ -206,6 +207,9 @@ struct Publisher::Impl {
 
 Result<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));
+  if (!impl->wake.valid()) {
+    return Err(ErrorCode::kExhausted, "no file descriptor is left to publish events with");
+  }
   KVIK_TRY(impl->Open());
   impl->thread = std::thread([p = impl.get()] { p->Run(); });
   return std::unique_ptr<Publisher>(new Publisher(std::move(impl)));

@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "events/follower.h"
-#include "events/zmq_wake.h"
+#include "events/zmq_parts.h"
 
 namespace kvik::events {
 namespace {

@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "base/wake_fd.h"
 
 namespace kvik::server {
 namespace {
@@ -203,22 +203,17 @@ class ConnectionThreads final : public httplib::TaskQueue {
 // httplib's server over our own Connection.
 class Listener final : public httplib::Server {
  public:
-  explicit Listener(const HttpServerOptions& options)
-      : options_(options), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  explicit Listener(const HttpServerOptions& options) : options_(options) {}
   ~Listener() override {
     if (svr_sock_ != INVALID_SOCKET) {  // bound and never served
       close(svr_sock_);
-    }
-    if (wake_fd_ >= 0) {
-      close(wake_fd_);
     }
   }
 
   // Connections end after their running request, and OnIdle closes the listening socket.
   void RequestStop() {
     stopping_ = true;
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof(one));
+    wake_.Wake();
   }
   // Only the accepting thread calls stop(): from elsewhere it would be lost if it came before the
   // first accept.
@@ -247,7 +242,7 @@ class Listener final : public httplib::Server {
     bool closed = false;
     while (ok && !closed) {
       if (connection.buffered() == 0 &&
-          (PollFor(fd, POLLIN, options_.idle_timeout_s * 1000, wake_fd_) & POLLIN) == 0) {
+          (PollFor(fd, POLLIN, options_.idle_timeout_s * 1000, wake_.fd()) & POLLIN) == 0) {
         break;  // idle too long, gone, or we are shutting down
       }
       connection.StartRequest();
@@ -261,7 +256,7 @@ class Listener final : public httplib::Server {
   }
 
   const HttpServerOptions& options_;
-  int wake_fd_;
+  const WakeFd wake_;
   std::atomic<bool> stopping_{false};
 };
 

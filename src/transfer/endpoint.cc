@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // One cycle of the thread: take what users left (functions, woken connections), let every
 // connection whose time has come or that has something do what it can, then wait in epoll_wait for
-// sockets, a wake-up (eventfd) or the next moment at which something is due (timerfd, because epoll
+// sockets, a wake-up or the next moment at which something is due (timerfd, because epoll
 // counts in milliseconds). Sockets are registered once and edge-triggered: a connection always goes
 // on until nothing more can be done, or wakes itself.
 #include "transfer/endpoint.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -25,6 +24,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/wake_fd.h"
 #include "transfer/connection.h"
 #include "transfer/tcp.h"
 
@@ -53,12 +53,11 @@ class EndpointImpl final : public Endpoint {
 
   Result<void> Start() {
     epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-    wake_ = std::make_shared<FileDescriptor>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     timer_ = FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-    if (!epoll_.valid() || !wake_->valid() || !timer_.valid()) {
+    if (!epoll_.valid() || !wake_.valid() || !timer_.valid()) {
       return Err(ErrorCode::kExhausted, "no descriptors for an endpoint: %s", std::strerror(errno));
     }
-    Register(wake_->get(), kWakeNumber, EPOLLIN);
+    Register(wake_.fd(), kWakeNumber, EPOLLIN);
     Register(timer_.get(), kTimerNumber, EPOLLIN);
     wakes_ = std::make_shared<WakeList>([this] { Signal(); });
     if (options_.own_thread) {
@@ -207,8 +206,7 @@ class EndpointImpl final : public Endpoint {
 
   void Signal() {
     if (std::this_thread::get_id() != thread_id_.load()) {
-      const uint64_t one = 1;
-      [[maybe_unused]] const ssize_t size = write(wake_->get(), &one, sizeof one);
+      wake_.Wake();
     }
   }
 
@@ -443,12 +441,13 @@ class EndpointImpl final : public Endpoint {
     bool accept = false;
     for (int i = 0; i < count; ++i) {
       const uint64_t number = events[static_cast<size_t>(i)].data.u64;
-      if (number == kWakeNumber || number == kTimerNumber) {
+      if (number == kWakeNumber) {
+        wake_.Drain();
+        any = true;
+      } else if (number == kTimerNumber) {
         uint64_t value = 0;
-        [[maybe_unused]] const ssize_t size =
-            read(number == kWakeNumber ? wake_->get() : timer_.get(), &value, sizeof value);
-        armed_us_ = number == kTimerNumber ? kNever : armed_us_;
-        any = any || number == kWakeNumber;
+        [[maybe_unused]] const ssize_t size = read(timer_.get(), &value, sizeof value);
+        armed_us_ = kNever;
       } else if (listeners_.contains(number)) {
         accept = any = true;
       } else {
@@ -527,7 +526,7 @@ class EndpointImpl final : public Endpoint {
   std::shared_ptr<WakeList> wakes_;
   FileDescriptor epoll_;
   FileDescriptor timer_;
-  std::shared_ptr<FileDescriptor> wake_;
+  const WakeFd wake_;
   std::thread thread_;
   std::atomic<std::thread::id> thread_id_{};
 
