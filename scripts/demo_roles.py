@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-from kvik_process import Process, settle, wait_up
+from kvik_process import Process, Roles
 
 WORDS = ("the cache keeps what a model has read so that it need not read it again and every block of it is named by all "
          "that came before").split()
@@ -55,22 +55,17 @@ def main():
     library = ["--profiles", args.profiles] if args.profiles else []
     for profile, quality in arms:
         pool = Server(args.kvik, "--role", "pool", "--kv-listen", "127.0.0.1:0")
-        how = [*common, *library, "--kv-profile", profile, "--default-quality", str(quality), "--pool", pool.kv]
-        prefill = Server(args.kvik, "--role", "prefill", *how)
-        decode = Server(args.kvik, "--role", "decode", "--kv-link", args.link, *how)
-        router = Server(args.kvik, "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
-        wait_up(router)
+        roles = Roles(args.kvik, *common, *library, "--kv-profile", profile, "--default-quality", str(quality), pool=pool,
+                      decode_args=("--kv-link", args.link), kind=Server)
         for source in ("prefill", "pool"):
             rows = []
             for i, text in enumerate(texts):
-                reply, job_ms = (router if source == "prefill" else decode).complete(text, quality, args.max_tokens)
+                reply, job_ms = (roles.router if source == "prefill" else roles.decode).complete(text, quality, args.max_tokens)
                 rows.append((reply["kvik"], job_ms))
                 if quality == 1:
                     answer = reply["choices"][0]["text"]
                     differ += exact.setdefault(i, answer) != answer
-            settle(lambda: pool.metric("kvik:kv_store_objects", tier="memory"))
-            for node in (prefill, decode):
-                node.request("POST", "/reset_prefix_cache")
+            roles.forget()
             moved = [k.get("transfer") or {} for k, _ in rows]
             mean = lambda values: sum(values) / len(rows)
             wire, raw = mean([m.get("wire_bytes", 0) for m in moved]), mean([m.get("raw_bytes", 0) for m in moved])
@@ -80,8 +75,7 @@ def main():
                 wire / 1e6, raw / wire if wire else 0, "+".join(sorted({m.get("profile") or "-" for m in moved})), *by))
             last = rows[-1][0]
             whys.append((profile, quality, source, last["breakdown_ms"], (last.get("transfer") or {}).get("why", "")))
-        for process in (router, decode, prefill, pool):
-            process.stop()
+        roles.stop()
     print("\nwhere the time of the last request went, and why its KV moved as it did")
     for profile, quality, source, breakdown, why in whys:
         parts = ", ".join(f"{name} {ms:.0f}" for name, ms in breakdown.items() if ms >= 0.5)

@@ -74,6 +74,32 @@ def wait_up(router):
         time.sleep(0.05)
 
 
+class Roles:
+    """A prefill and a decode server with the same arguments and some of their own, and a router in front, all up. Stops
+    them, and the pool behind them if there is one, from front to back."""
+
+    def __init__(self, kvik, *args, pool=None, decode_args=(), kind=Process):
+        self.pool = pool
+        if pool is not None:
+            args = (*args, "--pool", pool.kv)
+        self.prefill = kind(kvik, "--role", "prefill", *args)
+        self.decode = kind(kvik, "--role", "decode", *args, *decode_args)
+        self.router = kind(kvik, "--role", "router", "--prefill", self.prefill.url, "--decode", self.decode.url)
+        wait_up(self.router)
+
+    def forget(self):
+        """Both servers let go of the KV that they have; a pool does not, and gets what is on the way to it before."""
+        if self.pool is not None:
+            settle(lambda: self.pool.metric("kvik:kv_store_objects", tier="memory"))
+        for node in (self.prefill, self.decode):
+            node.request("POST", "/reset_prefix_cache")
+
+    def stop(self):
+        for process in (self.router, self.decode, self.prefill, self.pool):
+            if process is not None:
+                process.stop()
+
+
 def settle(read):
     """Until a number stays the same for a second."""
     last, since = read(), time.monotonic()

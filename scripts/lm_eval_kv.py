@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 from kvik_files import CACHE, DEMO_MODEL
-from kvik_process import Process, model_file, settle, wait_up
+from kvik_process import Process, Roles, model_file, settle
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KVIK = os.environ.get("KVIK", str(ROOT / "build" / "kvik"))
@@ -115,14 +115,10 @@ def main():
         alone.stop()
 
         half = ["--threads", str(max(1, (os.cpu_count() or 2) // 2)), "--kv-profile", "lossless"]
-        prefill = Process(KVIK, "--role", "prefill", *model, *half)
-        decode = Process(KVIK, "--role", "decode", "--kv-link", args.link, *model, *half)
-        router = Process(KVIK, "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
-        wait_up(router)
-        answers, score = evaluation.run("pd", router)
-        report("prefill, decode, router", answers, score, came_over(decode))
-        for process in (router, decode, prefill):
-            process.stop()
+        roles = Roles(KVIK, *model, *half, decode_args=("--kv-link", args.link))
+        answers, score = evaluation.run("pd", roles.router)
+        report("prefill, decode, router", answers, score, came_over(roles.decode))
+        roles.stop()
 
         pool = Process(KVIK, "--role", "pool", "--kv-listen", "127.0.0.1:0", "--kv-store-memory", "4GiB")
         pooled = [*model, "--kv-profile", "lossless", "--pool", pool.kv]

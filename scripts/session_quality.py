@@ -21,7 +21,7 @@ import random
 import sys
 
 from kvik_files import DEMO_MODEL
-from kvik_process import Process, model_file, settle, wait_up
+from kvik_process import Process, Roles, model_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KVIK = os.environ.get("KVIK", str(ROOT / "build" / "kvik"))
@@ -100,24 +100,18 @@ def interval(agreements):
 def approximated(sessions, q_min, args):
     """Runs all conversations over the link. False: q_min was not kept, or nothing was approximated."""
     pool = Process(KVIK, "--role", "pool", "--kv-listen", "127.0.0.1:0", "--kv-store-memory", "2GiB")
-    common = ["--model", str(model_file(KVIK)), "--served-model-name", "demo", "--profiles", str(LIBRARY),
-              "--kv-memory", "1536MiB", "--threads", str(max(1, (os.cpu_count() or 2) // 2)), "--pool", pool.kv,
-              "--kv-link", args.link]
-    prefill = Process(KVIK, "--role", "prefill", *common)
-    decode = Process(KVIK, "--role", "decode", *common)
-    router = Process(KVIK, "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
-    wait_up(router)
+    roles = Roles(KVIK, "--model", str(model_file(KVIK)), "--served-model-name", "demo", "--profiles", str(LIBRARY),
+                  "--kv-memory", "1536MiB", "--threads", str(max(1, (os.cpu_count() or 2) // 2)), "--kv-link", args.link,
+                  pool=pool)
     good, lossy = True, 0
     for turn in range(args.turns):
         if turn == args.turns - 2:
-            settle(lambda: pool.metric("kvik:kv_store_objects", tier="memory"))
-            for node in (prefill, decode):
-                node.request("POST", "/reset_prefix_cache")
+            roles.forget()
         agreements, told, external, profiles = [], [], 0, set()
-        moved_back = prefill.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+        moved_back = roles.prefill.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
         for number, turns in enumerate(sessions):
             now = turns[turn]
-            reply = complete(router, now.prompt, len(now.answer), 1, session=number, workload=WORKLOAD, quality=q_min,
+            reply = complete(roles.router, now.prompt, len(now.answer), 1, session=number, workload=WORKLOAD, quality=q_min,
                              forced_token_ids=now.answer)
             choice = reply["choices"][0]["logprobs"]
             if len(choice["tokens"]) != len(now.answer):
@@ -128,7 +122,7 @@ def approximated(sessions, q_min, args):
             told.append(reply["kvik"]["quality"])
             external += reply["kvik"]["prompt_tokens_by_source"]["external"]
             profiles.add((reply["kvik"].get("transfer") or {}).get("profile") or "-")
-        moved_back = prefill.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer") - moved_back
+        moved_back = roles.prefill.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer") - moved_back
         mean, low = interval(agreements)
         lossy += sum(q < 1 for q in told)
         kept = min(told) >= q_min - 1e-6 and (turn < args.turns - 1 or mean >= q_min)
@@ -139,8 +133,7 @@ def approximated(sessions, q_min, args):
     if lossy == 0:
         good = False
         print("FAILED: nothing was approximated")
-    for process in (router, decode, prefill, pool):
-        process.stop()
+    roles.stop()
     return good
 
 
