@@ -80,7 +80,7 @@ class Kvik(Engine):
             self.port = probe.getsockname()[1]
         self.log = open(CACHE / "bench-peers-kvik.log", "w")
         super().__init__("kvik", "serve", [str(binary), "serve", "--model", str(model), "--host", "127.0.0.1", "--port",
-                         str(self.port), "--threads", str(THREADS)], stdout=self.log, stderr=subprocess.STDOUT)
+                         str(self.port), "--threads", str(THREADS), "--no-kv-store"], stdout=self.log, stderr=subprocess.STDOUT)
         self.version = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout.strip()
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:

@@ -82,7 +82,8 @@ class Server:
         self.log_path = log
         self.log = open(log, "w")
         self.process = subprocess.Popen(
-            [KVIK, "serve", "--model", str(model), "--port", "0", *flags], stdout=self.log, stderr=subprocess.STDOUT)
+            [KVIK, "serve", "--model", str(model), "--port", "0", "--no-kv-store", *flags], stdout=self.log,
+            stderr=subprocess.STDOUT)
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             found = re.search(r"serving .* on (http://\S+)", log.read_text())

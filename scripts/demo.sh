@@ -29,9 +29,9 @@ fi
 echo "$model"
 
 # 240 blocks are 3840 tokens: less than the conversations below have together, so blocks go, and
-# with --policy random they go from the middle of prompts.
+# with --policy random they go from the middle of prompts. No store gives them back.
 echo '== server'
-"$kvik" serve --model "$model" --served-model-name demo --port 0 --policy random \
+"$kvik" serve --model "$model" --served-model-name demo --port 0 --policy random --no-kv-store \
   --num-blocks 240 --max-model-len 2048 --max-num-seqs 8 > "$work/out" 2> "$work/log" &
 server=$!
 url=

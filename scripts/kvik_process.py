@@ -14,10 +14,13 @@ from kvik_files import DEMO_MODEL, find_model
 
 class Process:
     """One server on a free port, from start to stop(). A server that does not start, and a request that fails, end the
-    script."""
+    script. It keeps KV in a store only if its arguments name one: scripts measure what they say, and leave nothing behind."""
 
     def __init__(self, kvik, *args):
         self.log = tempfile.TemporaryFile("w+")
+        named = any(flag in args for flag in ("--kv-store-memory", "--kv-store-disk", "--no-kv-store"))
+        if not named and not {"router", "pool"} & set(args):  # roles without an engine have none by themselves
+            args = (*args, "--no-kv-store")
         self.process = subprocess.Popen([kvik, "serve", "--port", "0", *args], stdout=subprocess.PIPE, stderr=self.log,
                                         text=True)
         line = self.process.stdout.readline()

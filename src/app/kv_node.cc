@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "app/default_kv_store.h"
 #include "app/kv_link.h"
 #include "app/machine_speeds.h"
 #include "app/profile_folder.h"
@@ -70,7 +71,16 @@ Result<std::unique_ptr<KvNode>> KvNode::Create(const KvNodeOptions& options, con
   std::unique_ptr<KvNode> node(new KvNode);
   node->profile_ = options.profile;
   KVIK_ASSIGN(node->profiles_, LoadProfiles(options, runtime));
-  if (options.store.any()) {
+  if (options.store.by_default) {
+    node->store_ = OpenDefaultKvStore(
+        {.root = DefaultKvStoreRoot(),
+         .model_path = runtime.model_path,
+         .weights = runtime.hash.model,
+         .chunk_bytes = geometry.bytes_per_token() * static_cast<uint64_t>(kChunkTokens),
+         .spare_bytes = runtime.memory.spare_bytes(),
+         .max_encodings = options.store.max_encodings},
+        clock, std::move(store_events));
+  } else if (options.store.any()) {
     KVIK_ASSIGN(node->store_, OpenKvStore(options.store, clock, std::move(store_events)));
   }
   connector::ConnectorOptions kv;
@@ -93,6 +103,10 @@ Result<std::unique_ptr<KvNode>> KvNode::Create(const KvNodeOptions& options, con
   KVIK_ASSIGN(node->endpoint_, transfer::Endpoint::Create(endpoint, clock, node->objects_.get()));
 
   kv.kv_profile = options.profile;
+  if (options.store.by_default && options.profile == connector::kAdaptive) {
+    // For this process alone: near enough that smaller ones would not pay for being made.
+    kv.store_profiles = {connector::kLosslessName};
+  }
   kv.default_workload = options.default_workload;
   kv.failure_policy = options.failure_policy;
   kv.pools = options.pools;

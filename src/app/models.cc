@@ -66,6 +66,8 @@ std::string CacheFolder() {
   return (home.empty() ? "." : home) + "/.cache/kvik";
 }
 
+bool HasCacheFolder() { return !Env("XDG_CACHE_HOME").empty() || !Env("HOME").empty(); }
+
 std::string DefaultModelFolder() {
   if (std::string folder = Env("KVIK_MODELS"); !folder.empty()) {
     return folder;

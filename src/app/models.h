@@ -36,6 +36,9 @@ const KnownModel* FindKnownModel(std::string_view name);
 // Where kvik keeps what it can get again: $XDG_CACHE_HOME/kvik, else ~/.cache/kvik.
 std::string CacheFolder();
 
+// Whether the environment names it; else it is "./.cache/kvik".
+bool HasCacheFolder();
+
 // $KVIK_MODELS, else "models" in CacheFolder().
 std::string DefaultModelFolder();
 

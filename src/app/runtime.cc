@@ -62,6 +62,14 @@ int32_t DefaultThreads() {
   return static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
+std::optional<uint64_t> MemoryPlan::spare_bytes() const {
+  if (!available_bytes) {
+    return std::nullopt;
+  }
+  const uint64_t taken = weight_bytes + pool_bytes + kHeadroomBytes;
+  return *available_bytes - std::min(*available_bytes, taken);
+}
+
 Result<MemoryPlan> PlanMemory(const RuntimeOptions& options, const model::ModelSource& source) {
   const model::ModelConfig& config = source.config();
   MemoryPlan plan;

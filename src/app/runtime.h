@@ -59,6 +59,9 @@ struct MemoryPlan {
   uint64_t weight_bytes = 0;  // about: as stored
   uint64_t pool_bytes = 0;
   std::optional<uint64_t> available_bytes;  // of memory now; none = unknown
+
+  // What is left of it beside all this and some headroom; none = unknown.
+  [[nodiscard]] std::optional<uint64_t> spare_bytes() const;
 };
 
 // The KV cache gets num_blocks if given, else kv_memory_bytes if given, else a quarter of what is

@@ -31,8 +31,9 @@ const Names kPoolFlags = {"--role",
                           "--kv-events-config"};
 // Only theirs.
 const Names kRouterOnlyFlags = {"--prefill", "--decode", "--node"};
-// What says where KV is to come from or go to, and what needs that.
-const Names kWhereFlags = {"--pool", "--kv-store-memory", "--kv-store-disk", "--kv-listen"};
+// What names a store: instead of the one that servers have by default.
+const Names kStoreFlags = {"--pool", "--kv-store-memory", "--kv-store-disk"};
+// What needs KV to come from or go to somewhere.
 const Names kHowFlags = {"--kv-profile",       "--profiles",          "--default-quality",
                          "--default-workload", "--kv-failure-policy", "--kv-link"};
 
@@ -84,11 +85,17 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
           [&node](const std::string& text) {
             node.store.memory_bytes = ParseByteSize(text).value();
           },
-          "keep compressed KV in so much memory (pool: 4GiB if it is given no store at all)")
+          "keep compressed KV in so much memory, and nowhere else unless that is named too "
+          "(without "
+          "this, --kv-store-disk and --pool: some of the spare memory, at most 1 GiB, and a folder "
+          "in "
+          "the cache folder, at most 16 GiB and a tenth of what is free; pool: 4 GiB of memory)")
       ->type_name("BYTES")
       ->check([](const std::string& text) {
         const Result<uint64_t> size = ParseByteSize(text);
-        return !size ? size.error().message : *size == 0 ? std::string("must not be 0") : "";
+        return !size        ? size.error().message
+               : *size == 0 ? std::string("must not be 0; --no-kv-store keeps none")
+                            : "";
       });
   command
       .add_option_function<std::string>(
@@ -96,7 +103,7 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
           [&node](const std::string& text) {
             KVIK_CHECK(app::ParseDiskFlag(text, node.store).has_value());
           },
-          "and in this folder, 16 GiB without a size; it is found again after a restart")
+          "keep it in this folder, 16 GiB without a size, where it is found again after a restart")
       ->type_name("PATH[:BYTES]")
       ->check([](const std::string& text) {
         app::KvStoreOptions options;
@@ -109,6 +116,12 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
                   "was used longest ago")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  command
+      .add_flag("--no-kv-store", flags.no_store,
+                "keep no KV beside the engine's own cache: what is evicted is computed again, and "
+                "nothing is written to disk")
+      ->excludes("--kv-store-memory")
+      ->excludes("--kv-store-disk");
   command
       .add_option("--kv-profile", node.profile,
                   "how KV is compressed to be stored or moved: adaptive chooses by bandwidth, "
@@ -174,7 +187,8 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
   command.add_option("--node", flags.both, "of a router: servers that do both")->type_name("URL");
 }
 
-bool FinishKvFlags(const CLI::App& command, const std::string& host, KvFlags& flags) {
+bool FinishKvFlags(const CLI::App& command, const std::string& host,
+                   const app::RuntimeOptions& runtime, KvFlags& flags) {
   const bool without_engine = flags.role == "router" || flags.role == "pool";
   const Names& used = flags.role == "router" ? kRouterFlags : kPoolFlags;
   for (const CLI::Option* option : command.get_options()) {
@@ -203,18 +217,21 @@ bool FinishKvFlags(const CLI::App& command, const std::string& host, KvFlags& fl
   if (node.role != transfer::Role::kServer && node.listen.empty()) {
     node.listen = host + ":0";
   }
-  const bool moves = !node.listen.empty() ||
-                     std::any_of(kWhereFlags.begin(), kWhereFlags.end(),
+  const bool named = std::any_of(kStoreFlags.begin(), kStoreFlags.end(),
                                  [&](std::string_view name) { return Given(command, name); });
+  // Only KV that another process may use can be stored.
+  node.store.by_default =
+      !named && !flags.no_store && runtime.prefix_caching && runtime.kv_dtype == kv::KvDtype::kBf16;
+  const bool moves = named || node.store.by_default || !node.listen.empty();
   for (const std::string_view name : kHowFlags) {
     if (!moves && Given(command, name)) {
       Useless(std::string(name),
-              "needs KV to be stored or moved: give --pool, --kv-store-memory, --kv-store-disk, "
-              "--kv-listen, or --role prefill or decode");
+              "needs KV to be stored or moved: leave out --no-kv-store, "
+              "--no-enable-prefix-caching and --kv-cache-dtype f32");
     }
   }
   if (Given(command, "--kv-store-encodings") && !node.store.any()) {
-    Useless("--kv-store-encodings", "needs --kv-store-memory or --kv-store-disk");
+    Useless("--kv-store-encodings", "needs a store of this process: leave out --no-kv-store");
   }
   return moves;
 }

@@ -20,6 +20,7 @@ namespace kvik::cli {
 struct KvFlags {
   std::string role = "both";
   app::KvNodeOptions node;
+  bool no_store = false;
   float default_quality = 1;
   std::optional<events::PublisherConfig> events;
   std::string router;  // URL, of a node
@@ -33,7 +34,9 @@ struct KvFlags {
 void AddKvFlags(CLI::App& command, KvFlags& flags);
 
 // After parsing: what a flag says without any use is a usage error (throws CLI's). True: the engine
-// is to have a KvNode; what follows from the role and `host` is filled in.
-bool FinishKvFlags(const CLI::App& command, const std::string& host, KvFlags& flags);
+// is to have a KvNode; what follows from the role, `host` and `runtime` is filled in. It has a
+// store by default unless one is named, none is wanted, or its KV is not what can be stored.
+bool FinishKvFlags(const CLI::App& command, const std::string& host,
+                   const app::RuntimeOptions& runtime, KvFlags& flags);
 
 }  // namespace kvik::cli

@@ -69,7 +69,7 @@ void AddServe(CLI::App& root, Action& action) {
       ->capture_default_str();
   AddKvFlags(*command, *kv);
   command->callback([options, kv, command, &action] {
-    const bool moves_kv = FinishKvFlags(*command, options->http.host, *kv);
+    const bool moves_kv = FinishKvFlags(*command, options->http.host, options->runtime, *kv);
     if (kv->role == "router") {
       action = [options, kv] { return app::ServeRouter(RouterOptionsOf(*options, *kv)); };
       return;

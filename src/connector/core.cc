@@ -66,7 +66,8 @@ Result<void> Core::Open(const ConnectorParts& parts) {
 
   MutexLock lock(mutex_);
   if (parts.store != nullptr) {
-    store_source_ = std::make_shared<StoreSource>(*parts.store, options_.tenant, store_io_, clock_);
+    store_source_ =
+        std::make_shared<StoreSource>(*parts.store, options_.tenant, store_io_, put_io_, clock_);
     AddSource(store_source_, kMemoryBytesPerS);
     storing.targets.push_back(store_source_);
   }
@@ -89,7 +90,7 @@ Result<void> Core::Open(const ConnectorParts& parts) {
     storing.root = options_.root;
     storing.max_share = options_.max_storing_share;
     storing.put_timeout_us = options_.put_timeout_us;
-    storer_ = Storer::Create(std::move(storing), io_, scratch_, wants_, clock_);
+    storer_ = Storer::Create(std::move(storing), encode_io_, scratch_, wants_, clock_);
   }
   if (parts.node != nullptr) {
     LiveCacheOptions live = options_.live;
@@ -170,19 +171,21 @@ void Core::Detach() {
   for (const auto& load : cancel) {
     load->Cancel();
   }
+  encode_io_.Stop();  // encodes what waits: the arena is still there
   if (storer_ != nullptr) {
     storer_->Detach();
   }
   if (live_ != nullptr) {
     live_->Detach();
   }
-  io_.Stop();  // whatever reads or writes the arena runs there
+  io_.Stop();  // all else that reads or writes the arena runs there
   events_->Close();
 }
 
 void Core::Shutdown() {
   Detach();
   store_io_.Stop();
+  put_io_.Stop();
   std::vector<std::unique_ptr<SourceState>> sources;
   {
     MutexLock lock(mutex_);

@@ -50,6 +50,8 @@ class Core final : public std::enable_shared_from_this<Core> {
         events_(std::make_shared<EventQueue>()),
         io_(options_.io_threads, clock_),
         store_io_(std::min(options_.io_threads, 1), clock_),
+        encode_io_(options_.io_threads, clock_, IoPriority::kYielding),
+        put_io_(std::min(options_.io_threads, 1), clock_, IoPriority::kYielding),
         rng_(options_.seed) {}
 
   Result<void> Open(const ConnectorParts& parts);
@@ -75,7 +77,9 @@ class Core final : public std::enable_shared_from_this<Core> {
       storer_->Flush();
     }
   }
-  bool RunDue() { return io_.RunDue() || store_io_.RunDue(); }
+  bool RunDue() {
+    return io_.RunDue() || store_io_.RunDue() || encode_io_.RunDue() || put_io_.RunDue();
+  }
 
  private:
   void AddSource(std::shared_ptr<ObjectSource> source, double initial_bytes_per_s)
@@ -144,8 +148,10 @@ class Core final : public std::enable_shared_from_this<Core> {
   const std::shared_ptr<EventQueue> events_;
   ScratchPool scratch_;
   WantIds wants_;
-  IoPool io_;
-  IoPool store_io_;
+  IoPool io_;                        // what requests wait for
+  IoPool store_io_;                  // likewise: the store's blocking calls
+  IoPool encode_io_;                 // what is stored: nobody waits for it
+  IoPool put_io_;                    // and then given to the store
   std::shared_ptr<Storer> storer_;   // may be null
   std::shared_ptr<LiveCache> live_;  // may be null
   ObjectNode* node_ = nullptr;

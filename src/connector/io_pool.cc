@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/thread_priority.h"
+
 namespace kvik::connector {
 namespace {
 
@@ -15,10 +17,16 @@ constexpr int64_t kLongestNapUs = 1'000'000;
 
 }  // namespace
 
-IoPool::IoPool(int num_threads, const Clock& clock) : num_threads_(num_threads), clock_(clock) {
+IoPool::IoPool(int num_threads, const Clock& clock, IoPriority priority)
+    : num_threads_(num_threads), clock_(clock) {
   threads_.reserve(static_cast<size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) {
-    threads_.emplace_back([this] { Work(); });
+    threads_.emplace_back([this, priority] {
+      if (priority == IoPriority::kYielding) {
+        YieldToOtherThreads();
+      }
+      Work();
+    });
   }
 }
 
@@ -31,18 +39,6 @@ bool IoPool::Post(Task task) {
       return false;
     }
     tasks_.push_back(std::move(task));
-  }
-  Wake();
-  return true;
-}
-
-bool IoPool::PostBackground(Task task) {
-  {
-    MutexLock lock(mutex_);
-    if (stopped_) {
-      return false;
-    }
-    background_.push_back(std::move(task));
   }
   Wake();
   return true;
@@ -70,12 +66,11 @@ int64_t IoPool::TakeDue() {
 }
 
 std::optional<IoPool::Task> IoPool::Next() {
-  std::deque<Task>& queue = tasks_.empty() ? background_ : tasks_;
-  if (queue.empty()) {
+  if (tasks_.empty()) {
     return std::nullopt;
   }
-  std::optional<Task> task(std::move(queue.front()));
-  queue.pop_front();
+  std::optional<Task> task(std::move(tasks_.front()));
+  tasks_.pop_front();
   return task;
 }
 

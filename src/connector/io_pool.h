@@ -20,21 +20,22 @@
 
 namespace kvik::connector {
 
+// kYielding: threads take only what the engine's leave of the cores (base/thread_priority.h).
+enum class IoPriority { kUsual, kYielding };
+
 class IoPool {
  public:
   using Task = std::function<void()>;
 
   // `num_threads` 0: tasks run when somebody calls RunDue, for tests with a manual clock. `clock`
   // outlives the pool.
-  IoPool(int num_threads, const Clock& clock);
+  IoPool(int num_threads, const Clock& clock, IoPriority priority = IoPriority::kUsual);
   ~IoPool();  // as Stop
   IoPool(const IoPool&) = delete;
   IoPool& operator=(const IoPool&) = delete;
 
   // First in, first out. After Stop the task is dropped: false.
   bool Post(Task task) KVIK_EXCLUDES(mutex_);
-  // The same, behind everything that was posted otherwise.
-  bool PostBackground(Task task) KVIK_EXCLUDES(mutex_);
   // Not before the clock says `time_us`. Dropped by Stop.
   bool PostAt(int64_t time_us, Task task) KVIK_EXCLUDES(mutex_);
 
@@ -59,7 +60,6 @@ class IoPool {
   BoundedQueue<char> wake_{1024};
   Mutex mutex_;
   std::deque<Task> tasks_ KVIK_GUARDED_BY(mutex_);
-  std::deque<Task> background_ KVIK_GUARDED_BY(mutex_);
   std::multimap<int64_t, Task> timed_ KVIK_GUARDED_BY(mutex_);
   bool stopped_ KVIK_GUARDED_BY(mutex_) = false;
   std::vector<std::jthread> threads_;

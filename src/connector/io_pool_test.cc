@@ -16,16 +16,15 @@ TEST(IoPoolTest, ByHandTasksRunInOrderAndTimedOnesWhenTheyAreDue) {
   IoPool io(0, clock);
   std::string ran;
   EXPECT_TRUE(io.PostAt(200, [&] { ran += 't'; }));
-  EXPECT_TRUE(io.PostBackground([&] { ran += 'b'; }));
   EXPECT_TRUE(io.Post([&] { ran += '1'; }));
   EXPECT_TRUE(io.Post([&] { ran += '2'; }));
   while (io.RunDue()) {
   }
-  EXPECT_EQ(ran, "12b");
+  EXPECT_EQ(ran, "12");
   clock.Set(200);
   EXPECT_TRUE(io.RunDue());
   EXPECT_FALSE(io.RunDue());
-  EXPECT_EQ(ran, "12bt");
+  EXPECT_EQ(ran, "12t");
 }
 
 TEST(IoPoolTest, StopRunsWhatWasPostedAndDropsWhatWasTimed) {
@@ -40,7 +39,6 @@ TEST(IoPoolTest, StopRunsWhatWasPostedAndDropsWhatWasTimed) {
     io.Stop();
     EXPECT_EQ(ran, 100);
     EXPECT_FALSE(io.Post([&] { ++ran; }));
-    EXPECT_FALSE(io.PostBackground([&] { ++ran; }));
     EXPECT_FALSE(io.PostAt(0, [&] { ++ran; }));
   }
 }
@@ -51,7 +49,7 @@ TEST(IoPoolTest, NothingIsLostBetweenThreads) {
   constexpr int kTasks = 20'000;
   std::atomic<int> left = kTasks;
   BoundedQueue<int> done(1);
-  IoPool io(2, clock);  // ends first
+  IoPool io(2, clock, IoPriority::kYielding);  // ends first
   for (int i = 0; i < kTasks / 2; ++i) {
     const auto count = [&] {
       if (--left == 0) {
@@ -62,7 +60,7 @@ TEST(IoPoolTest, NothingIsLostBetweenThreads) {
       if (i % 3 == 0) {
         io.PostAt(clock.NowMicros() + i % 50, count);
       } else {
-        io.PostBackground(count);
+        io.Post(count);
       }
       count();
     });

@@ -141,7 +141,7 @@ bool StoreSource::Prefetch(std::span<const kv::ObjectKey> keys) {
 
 void StoreSource::Put(NewObject object, int64_t /*deadline_us*/, Stored done) {
   auto shared = std::make_shared<std::pair<NewObject, Stored>>(std::move(object), std::move(done));
-  const bool posted = io_.PostBackground([this, shared] {
+  const bool posted = put_io_.Post([this, shared] {
     const NewObject& put = shared->first;
     store::ObjectMeta meta;
     meta.key = ToStoreKey(put.info.key, tenant_);

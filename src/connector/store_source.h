@@ -14,10 +14,15 @@ namespace kvik::connector {
 
 class StoreSource final : public ObjectSource, public ObjectTarget {
  public:
-  // `io` runs the store's blocking calls. All outlive the source, which outlives its tasks: stop
-  // the pool first.
-  StoreSource(store::Store& store, const std::string& tenant, IoPool& io, const Clock& clock)
-      : store_(store), tenant_(store::TenantId::FromName(tenant)), io_(io), clock_(clock) {}
+  // `io` runs the store's blocking calls, `put_io` those of Put. All outlive the source, which
+  // outlives its tasks: stop the pools first.
+  StoreSource(store::Store& store, const std::string& tenant, IoPool& io, IoPool& put_io,
+              const Clock& clock)
+      : store_(store),
+        tenant_(store::TenantId::FromName(tenant)),
+        io_(io),
+        put_io_(put_io),
+        clock_(clock) {}
 
   [[nodiscard]] std::string name() const override { return "store"; }
   void Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) override;
@@ -37,6 +42,7 @@ class StoreSource final : public ObjectSource, public ObjectTarget {
   store::Store& store_;
   const store::TenantId tenant_;
   IoPool& io_;
+  IoPool& put_io_;
   const Clock& clock_;
 };
 

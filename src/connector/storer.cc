@@ -379,7 +379,7 @@ class StorerImpl final : public Storer, public std::enable_shared_from_this<Stor
     }
     queued_.push_back(gather);
     ++busy_;
-    if (!io_.PostBackground(
+    if (!io_.Post(
             [self = shared_from_this(), gather, quality] { self->Encode(gather, quality); })) {
       queued_.pop_back();
       --busy_;

@@ -216,7 +216,7 @@ class Connector {
   virtual void Attach(const ConnectorHost& host) = 0;
   // After all other calls. When it returns, no thread of the connector touches the arena or calls
   // wake; what was not confirmed or released counts as such. Every ticket is closed before. May
-  // wait for writes and reads of blocks that are going on, not for a network or a disk.
+  // wait for writes and reads of blocks that are going on or queued, not for a network or a disk.
   virtual void Detach() = 0;
 
   // A new request. Answered follows, with whatever is known when the connector's patience ends; the

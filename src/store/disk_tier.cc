@@ -596,16 +596,22 @@ struct DiskTier::State {
     std::sort(names.begin(), names.end());
     folder_unsynced = true;
     std::vector<Location> unwanted;
+    std::map<uint64_t, std::unique_ptr<File>> found;
+    uint64_t found_bytes = 0;
     for (const std::string& name : names) {
-      const auto id = ParseSegmentName(name);
-      if (!id) {
-        continue;
+      if (const auto id = ParseSegmentName(name)) {
+        next_id = std::max(next_id, *id + 1);
+        KVIK_ASSIGN(std::unique_ptr<File> file, files.Open(options.folder + "/" + name, false));
+        KVIK_ASSIGN(const uint64_t bytes, file->SizeBytes());
+        found_bytes += bytes;
+        found.emplace(*id, std::move(file));
       }
-      next_id = std::max(next_id, *id + 1);
-      KVIK_ASSIGN(std::unique_ptr<File> file, files.Open(options.folder + "/" + name, false));
-      auto scanned = ScanSegment(*file, *id);
+    }
+    for (auto& [found_id, file] : found) {
+      const uint64_t id = found_id;
+      auto scanned = ScanSegment(*file, id);
       if (!scanned) {
-        return scanned.error().Wrap(name);
+        return scanned.error().Wrap(SegmentName(id));
       }
       recovery.segments += 1;
       recovery.verified += scanned->verified;
@@ -613,14 +619,17 @@ struct DiskTier::State {
       recovery.corrupt += scanned->corrupt;
       recovery.dropped_bytes += scanned->dropped_bytes;
       auto segment = std::make_shared<Segment>();
-      segment->id = *id;
+      segment->id = id;
       segment->file = std::move(file);
       segment->end_bytes = scanned->file_bytes;
       segment->file_bytes = scanned->file_bytes;
       segment->synced_bytes = scanned->file_bytes;
       segment->unsynced_marks = true;  // nobody knows what the last process left unsynced
       file_bytes += scanned->file_bytes;
-      segments[*id] = segment;
+      segments[id] = segment;
+      if (options.on_progress) {
+        options.on_progress(file_bytes, found_bytes);
+      }
       MutexLock lock(mutex);
       stats.corrupt += scanned->corrupt;
       for (ScannedRecord& record : scanned->records) {

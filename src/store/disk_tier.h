@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -41,6 +42,9 @@ struct DiskTierOptions {
   double live_share = 0.8;
   DiskSync sync = DiskSync::kSegment;
   CatalogOptions catalog = {};  // budget_bytes of it is taken from above
+  // While it is opened, after each file: bytes of those that were looked at, and of all. May be
+  // empty.
+  std::function<void(uint64_t done, uint64_t total)> on_progress = {};
 };
 
 // What opening found.

@@ -101,7 +101,7 @@ class Posix final : public FileSystem {
   Result<void> MakeFolder(const std::string& folder) override {
     for (size_t end = folder.find('/', 1);; end = folder.find('/', end + 1)) {
       const std::string part = folder.substr(0, end);
-      if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST) {
+      if (::mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
         return ErrorOf("cannot make folder", part, errno);
       }
       if (end == std::string::npos) {
@@ -117,7 +117,7 @@ class Posix final : public FileSystem {
 
   Result<std::unique_ptr<FolderLock>> LockFolder(const std::string& folder) override {
     const std::string path = folder + "/lock";
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0) {
       return ErrorOf("cannot open", path, errno);
     }
@@ -146,7 +146,7 @@ class Posix final : public FileSystem {
   }
 
   Result<std::unique_ptr<File>> Open(const std::string& path, bool create) override {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0644);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0600);
     if (fd < 0) {
       if (create && errno == EEXIST) {
         return Err(ErrorCode::kInvalidInput, "%s exists already", path.c_str());

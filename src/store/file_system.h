@@ -39,7 +39,8 @@ class FolderLock {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // With its parents; one that exists is fine.
+  // With its parents, for the user alone as everything that is made here: KV tells what people
+  // wrote. One that exists is fine.
   virtual Result<void> MakeFolder(const std::string& folder) = 0;
   // kUnavailable when another process holds it.
   virtual Result<std::unique_ptr<FolderLock>> LockFolder(const std::string& folder) = 0;

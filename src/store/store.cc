@@ -11,6 +11,7 @@
 
 #include "base/bounded_queue.h"
 #include "base/mutex.h"
+#include "base/thread_priority.h"
 #include "kv/ghost_map.h"
 #include "store/read_lease.h"
 
@@ -224,6 +225,9 @@ struct Store::State {
   }
 
   void RunLane(size_t lane_index) KVIK_EXCLUDES(mutex) {
+    if (lane_index > 0) {
+      YieldToOtherThreads();  // nobody waits for what is written
+    }
     BoundedQueue<int>* wake = nullptr;
     {
       MutexLock lock(mutex);

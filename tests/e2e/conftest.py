@@ -148,10 +148,13 @@ class Process:
 
 
 class Server(Process):
-    """One with the tiny model; its arguments come after the defaults and win."""
+    """One with the tiny model; its arguments come after the defaults and win. It has a store only if they name one, or if
+    `own_store` leaves it what every server has: tests count what is computed and what comes from where."""
 
-    def __init__(self, *args, model=MODEL, env=None):
+    def __init__(self, *args, model=MODEL, env=None, own_store=False):
+        named = own_store or any(flag in args for flag in ("--kv-store-memory", "--kv-store-disk"))
         super().__init__("--model", model, "--served-model-name", "tiny", "--threads", "1", "--cost-model", "default",
+                         *([] if named else ["--no-kv-store"]),
                          *([] if "--port" in args else ["--port", "0"]),
                          *([] if "--num-blocks" in args else ["--kv-memory", "64MiB"]), *args, env=env)
         self.num_blocks = int(re.search(r'num_gpu_blocks="(\d+)"', self.request("GET", "/metrics")[1])[1])

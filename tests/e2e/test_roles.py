@@ -259,9 +259,10 @@ def test_flags_that_would_do_nothing_are_refused():
     from conftest import run
     for args, word in [(("--role", "router", "--model", "x"), "--model"),
                        (("--role", "pool", "--prefill", "http://x"), "--prefill"),
-                       (("--model", "x", "--kv-profile", "raw"), "--kv-profile"),
+                       (("--model", "x", "--no-kv-store", "--kv-profile", "raw"), "--kv-profile"),
+                       (("--model", "x", "--no-kv-store", "--kv-store-memory", "1GiB"), "--no-kv-store"),
                        (("--model", "x", "--decode", "http://x"), "--decode"),
-                       (("--model", "x", "--kv-store-encodings", "4"), "--kv-store-encodings"),
+                       (("--model", "x", "--no-kv-store", "--kv-store-encodings", "4"), "--kv-store-encodings"),
                        (("--role", "king", "--model", "x"), "--role"),
                        (("--role", "decode"), "--model"),
                        (("--role", "pool", "--kv-link", "rate=fast"), "--kv-link")]:
