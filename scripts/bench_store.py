@@ -63,8 +63,7 @@ def main():
                 prompts = [[rng.randrange(1000, 40000) for _ in range(args.tokens)] for _ in range(args.prompts)]
                 before = cpu_seconds(servers[arm])
                 measured = turn(servers[arm], prompts, args.new, args.clients)
-                if arm == "on":
-                    settle(lambda: servers["on"].metric("kvik:kv_store_written_bytes_total", tier="disk"))
+                settle(lambda: servers[arm].metric("kvik:kv_store_written_bytes_total", tier="disk"))
                 if number >= 0:
                     taken[arm].append((*measured, cpu_seconds(servers[arm]) - before))
         on = servers["on"]

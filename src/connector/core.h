@@ -50,7 +50,7 @@ class Core final : public std::enable_shared_from_this<Core> {
         events_(std::make_shared<EventQueue>()),
         io_(options_.io_threads, clock_),
         store_io_(std::min(options_.io_threads, 1), clock_),
-        encode_io_(options_.io_threads, clock_, IoPriority::kYielding),
+        encode_io_(std::min(options_.io_threads, 1), clock_, IoPriority::kYielding),
         put_io_(std::min(options_.io_threads, 1), clock_, IoPriority::kYielding),
         rng_(options_.seed) {}
 
