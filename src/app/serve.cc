@@ -120,6 +120,11 @@ Result<int> Serve(const ServeOptions& options) {
     return Err(ErrorCode::kInvalidInput,
                "KV cannot be loaded without a prefix cache: leave out --no-enable-prefix-caching");
   }
+  if (!options.router.empty()) {
+    if (const Result<std::string> router = server::NormalUrl(options.router); !router) {
+      return router.error().Wrap("--router");
+    }
+  }
   if (!options.router.empty() && server::IsWildcardHost(options.http.host)) {
     return Err(ErrorCode::kInvalidInput,
                "--router needs to know where this server is: give --host an address instead of %s",

@@ -37,8 +37,12 @@ Result<int> ServeRouter(const RouterServeOptions& options) {
       {&options.both, server::NodeRole::kBoth}};
   for (const auto& [urls, role] : named) {
     for (const std::string& url : *urls) {
-      KVIK_TRY(server::HttpClient::Create(url));
-      nodes.Join(url, role, 0);
+      KVIK_ASSIGN(const std::string node, server::NormalUrl(url));
+      if (!nodes.Join(node, role, 0)) {
+        return Err(ErrorCode::kInvalidInput,
+                   "%s is named twice: name each server once, with --prefill, --decode or --node",
+                   node.c_str());
+      }
     }
   }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "cli/commands.h"
+#include "cli/number_range.h"
 #include "cli/workload_flags.h"
 
 namespace kvik::cli {
@@ -41,7 +42,7 @@ void AddPacingFlags(CLI::App& command, app::BenchOptions& options) {
   command
       .add_option("--rate", pacing.rate,
                   "open loop: requests a second; latency counts from the planned time")
-      ->check(CLI::Range(1e-6, 1e6));
+      ->check(Between(1e-6, 1e6));
   command
       .add_option("--arrival", pacing.arrival,
                   "of sessions: poisson (default), gamma (longbench, loogle: with CV 0.25), "
@@ -51,11 +52,11 @@ void AddPacingFlags(CLI::App& command, app::BenchOptions& options) {
                                                 {"gamma", ArrivalProcess::kGamma},
                                                 {"constant", ArrivalProcess::kConstant}}));
   command.add_option("--cv", pacing.cv, "gamma: coefficient of variation of the times between")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(Between(0.0, 100.0));
   command
       .add_option("--speedup", pacing.speedup,
                   "divide a trace's times and the pauses within sessions by this")
-      ->check(CLI::Range(1e-3, 1e6))
+      ->check(Between(1e-3, 1e6))
       ->capture_default_str();
   command
       .add_option("--max-connections", options.max_connections,
@@ -125,7 +126,7 @@ void AddCompare(CLI::App& bench, Action& action) {
       ->check(CLI::Range(100, 1'000'000))
       ->capture_default_str();
   command->add_option("--confidence", options->confidence, "of the intervals")
-      ->check(CLI::Range(0.5, 0.9999))
+      ->check(Between(0.5, 0.9999))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of the bootstrap")->capture_default_str();
   command->add_flag("--json", options->json, "for machines");

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/number_range.h"
 #include "cli/runtime_flags.h"
 
 namespace kvik::cli {
@@ -27,20 +28,20 @@ void AddGenerate(CLI::App& root, Action& action) {
                    "tokens to generate at most (default: until the model stops)")
       ->check(CLI::Range(1, 1 << 30));
   command->add_option("--temperature", sampling.temperature, "0 = always the most probable token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(Between(0.0, 100.0))
       ->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "draw from the k most probable tokens; 0 = all")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
   command
       ->add_option("--top-p", sampling.top_p, "draw from the fewest tokens with this probability")
-      ->check(CLI::Range(1e-6, 1.0))
+      ->check(Between(1e-6, 1.0))
       ->capture_default_str();
   command->add_option("--min-p", sampling.min_p, "drop tokens below this share of the best one")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(Between(0.0, 1.0))
       ->capture_default_str();
   command->add_option("--repetition-penalty", sampling.repetition_penalty, "1 = none")
-      ->check(CLI::Range(1e-6, 100.0))
+      ->check(Between(1e-6, 100.0))
       ->capture_default_str();
   command->add_option("--stop", options->params.stop, "text that ends the answer");
   command->add_flag("--ignore-eos", options->params.ignore_eos, "go on where the model would stop");

@@ -7,7 +7,10 @@
 #include <string_view>
 
 #include "base/byte_size.h"
+#include "base/host_port.h"
+#include "cli/number_range.h"
 #include "transfer/link_spec.h"
+#include "transfer/tcp.h"
 
 namespace kvik::cli {
 namespace {
@@ -45,6 +48,24 @@ bool Given(const CLI::App& command, std::string_view name) {
   return command.get_option(std::string(name))->count() > 0;
 }
 
+// What is wrong with an address that KV is asked for at; empty: nothing.
+std::string CheckAddress(const std::string& address, bool any_port) {
+  const Result<transfer::HostPort> parsed = transfer::ParseAddress(address);
+  const std::string_view port = parsed ? std::string_view(parsed->port) : std::string_view();
+  if (!parsed || (!any_port && port.find_first_not_of('0') == port.npos)) {
+    return "'" + address + "' is not an address: give host:port, as in " +
+           (any_port ? "" : "kvik://") + "10.0.0.7:7711, or [::1]:7711 for IPv6";
+  }
+  return {};
+}
+
+// What `named` has twice; empty: nothing.
+std::string NamedTwice(Names named) {
+  std::sort(named.begin(), named.end());
+  const auto twice = std::adjacent_find(named.begin(), named.end());
+  return twice == named.end() ? std::string() : std::string(*twice);
+}
+
 [[noreturn]] void Useless(const std::string& flag, const std::string& why) {
   throw CLI::ValidationError(flag, why);
 }
@@ -72,7 +93,10 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
           "repeated")
       ->type_name("URL")
       ->check([](const std::string& url) {
-        for (const char* scheme : {"kvik://", "redis://", "unix://"}) {
+        if (url.starts_with("kvik://")) {
+          return CheckAddress(url, /*any_port=*/false);
+        }
+        for (const char* scheme : {"redis://", "unix://"}) {
           if (url.starts_with(scheme)) {
             return std::string();
           }
@@ -134,7 +158,7 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
   command
       .add_option("--default-quality", flags.default_quality,
                   "the least quality of KV for requests that name none; 1 is exact, 0 takes any")
-      ->check(CLI::Range(0.0F, 1.0F))
+      ->check(Between(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--default-workload", node.default_workload,
                      "the kind of work of requests that name none");
@@ -153,7 +177,8 @@ void AddKvFlags(CLI::App& command, KvFlags& flags) {
       .add_option(
           "--kv-listen", node.listen,
           "where others come for KV (prefill and decode: any free port; pool: 127.0.0.1:7711)")
-      ->type_name("HOST:PORT");
+      ->type_name("HOST:PORT")
+      ->check([](const std::string& address) { return CheckAddress(address, /*any_port=*/true); });
   command
       .add_option("--kv-link", node.link,
                   "move KV as if over another network: rate=1Gbit,delay=2ms,jitter=,loss=,resets=, "
@@ -215,7 +240,7 @@ bool FinishKvFlags(const CLI::App& command, const std::string& host,
               : flags.role == "decode" ? transfer::Role::kDecode
                                        : transfer::Role::kServer;
   if (node.role != transfer::Role::kServer && node.listen.empty()) {
-    node.listen = host + ":0";
+    node.listen = JoinHostPort(host, "0");
   }
   const bool named = std::any_of(kStoreFlags.begin(), kStoreFlags.end(),
                                  [&](std::string_view name) { return Given(command, name); });
@@ -228,6 +253,11 @@ bool FinishKvFlags(const CLI::App& command, const std::string& host,
       Useless(std::string(name),
               "needs KV to be stored or moved: leave out --no-kv-store, "
               "--no-enable-prefix-caching and --kv-cache-dtype f32");
+    }
+  }
+  for (const std::vector<std::string>& pools : {node.pools, node.store.redis}) {
+    if (const std::string twice = NamedTwice({pools.begin(), pools.end()}); !twice.empty()) {
+      Useless("--pool", "'" + twice + "' is given twice");
     }
   }
   if (Given(command, "--kv-store-encodings") && !node.store.any()) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/number_range.h"
 #include "cli/workload_flags.h"
 #include "workload/cost_presets.h"
 #include "workload/offline_policies.h"
@@ -35,7 +36,7 @@ void AddReplay(CLI::App& root, Action& action) {
   AddWorkloadFlags(*command, options->load);
   command->add_option("--name", options->name, "of the trace in results");
   command->add_option("--qps", options->qps, "of the workload: requests a second")
-      ->check(CLI::Range(1e-6, 1e6))
+      ->check(Between(1e-6, 1e6))
       ->capture_default_str();
   command
       ->add_option("--block-size", options->block_size_tokens,
@@ -74,13 +75,13 @@ void AddReplay(CLI::App& root, Action& action) {
   command
       ->add_option("--lifespan", options->policy.lifespan_s,
                    "seconds after which a block is given up; 0: learned")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(Between(0.0, 1e9))
       ->capture_default_str();
   command->add_option("--reuse-prob", options->policy.reuse_prob, "at the lifespan")
-      ->check(CLI::Range(1e-6, 0.999999))
+      ->check(Between(1e-6, 0.999999))
       ->capture_default_str();
   command->add_option("--slope-ratio", options->policy.slope_ratio, "of the curve beyond it")
-      ->check(CLI::Range(1.000001, 1e6))
+      ->check(Between(1.000001, 1e6))
       ->capture_default_str();
   command->add_option("--seeds", options->seeds, "workloads to take the mean of, from --seed on")
       ->check(CLI::Range(1, 10000))
@@ -99,27 +100,27 @@ void AddReplay(CLI::App& root, Action& action) {
       ->add_option("--tier-bandwidth", options->tier.bytes_per_s,
                    "bytes a second from a slower memory, where everything is that was cached once: "
                    "policies and miss cost weigh fetching against computing")
-      ->check(CLI::Range(1.0, 1e15));
+      ->check(Between(1.0, 1e15));
   command->add_option("--tier-queue-us", options->tier.queue_us, "before a fetch begins")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(Between(0.0, 1e9))
       ->capture_default_str();
   command
       ->add_option("--tier-compression", options->tier.compression,
                    "bytes of the cache for each that is sent")
-      ->check(CLI::Range(1e-3, 1e3))
+      ->check(Between(1e-3, 1e3))
       ->capture_default_str();
   command
       ->add_option("--tier-bytes-per-token", options->tier.bytes_per_token,
                    "of the cache (default: Llama-3.1-8B in 16 bits)")
-      ->check(CLI::Range(1.0, 1e9))
+      ->check(Between(1.0, 1e9))
       ->capture_default_str();
   command->add_option("--tier-decode-us", options->tier.decode_us, "a token, after the transfer")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(Between(0.0, 1e6))
       ->capture_default_str();
   command
       ->add_option("--hints", options->hint_accuracy,
                    "requests say whether their session goes on, and are right this often")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(Between(0.0, 1.0));
   command->add_flag("--queue", options->queue,
                     "requests wait for each other's prefill; adds the time to the first token");
   command->add_flag("--stats", options->stats,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/byte_size.h"
+#include "cli/number_range.h"
 #include "kv/eviction_policy.h"
 
 namespace kvik::cli {
@@ -120,7 +121,7 @@ void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options) {
           "beside decodes, prefill the largest chunk whose step is predicted to take no longer "
           "(default: chunk sizes as above)")
       ->type_name("MS")
-      ->check(CLI::Range(0.001, 1e9));
+      ->check(Between(0.001, 1e9));
   AddChoice<app::CostSource>(
       command, "--cost-model",
       {{"auto", app::CostSource::kAuto},
@@ -165,12 +166,12 @@ void AddEngineFlags(CLI::App& command, app::RuntimeOptions& options) {
   command
       .add_option("--reuse-prob", policy.reuse_prob,
                   "of the reuse curve: the chance to be used again within the lifespan")
-      ->check(CLI::Range(0.01, 0.99))
+      ->check(Between(0.01, 0.99))
       ->capture_default_str();
   command
       .add_option("--slope-ratio", policy.slope_ratio,
                   "of the reuse curve: how much faster it falls after the lifespan")
-      ->check(CLI::Range(1.001, 1e6))
+      ->check(Between(1.001, 1e6))
       ->capture_default_str();
   AddChoice<kv::VictimSelection>(command, "--select",
                                  {{"auto", kv::VictimSelection::kAuto},

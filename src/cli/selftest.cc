@@ -6,6 +6,7 @@
 
 #include "app/soak.h"
 #include "cli/commands.h"
+#include "cli/number_range.h"
 #include "cli/runtime_flags.h"
 
 namespace kvik::cli {
@@ -22,7 +23,7 @@ void AddExact(CLI::App& selftest, Action& action) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   exact->add_option("--max-seconds", options->max_seconds, "begin no further engine after")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(Between(1.0, 1e6))
       ->capture_default_str();
   exact->add_flag_callback(
       "--quiet", [options] { options->progress = Progress::Mode::kQuiet; }, "no progress");
@@ -44,7 +45,7 @@ void AddSoak(CLI::App& selftest, Action& action) {
       ->check(CLI::Range(1, 1024));
   soak->add_option("--seed", options->seed, "of everything that happens")->capture_default_str();
   CLI::Option* minutes = soak->add_option("--minutes", options->minutes, "no request comes after")
-                             ->check(CLI::Range(0.01, 1e6))
+                             ->check(Between(0.01, 1e6))
                              ->capture_default_str();
   soak->add_option_function<int32_t>(
           "--rounds",

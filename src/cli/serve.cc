@@ -9,6 +9,7 @@
 #include "app/serve_router.h"
 #include "cli/commands.h"
 #include "cli/kv_flags.h"
+#include "cli/number_range.h"
 #include "cli/runtime_flags.h"
 
 namespace kvik::cli {
@@ -65,7 +66,7 @@ void AddServe(CLI::App& root, Action& action) {
       ->add_option("--kv-cache-metrics-sample", options->residency_share,
                    "share of the blocks that --kv-cache-metrics watches")
       ->needs(watch)
-      ->check(CLI::Range(1e-9, 1.0))
+      ->check(Between(1e-9, 1.0))
       ->capture_default_str();
   AddKvFlags(*command, *kv);
   command->callback([options, kv, command, &action] {

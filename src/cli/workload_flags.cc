@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "cli/number_range.h"
+
 namespace kvik::cli {
 namespace {
 
@@ -71,7 +73,7 @@ void AddWorkloadFlags(CLI::App& command, app::WorkloadOptions& load) {
   command
       .add_option("--spread", load.spread,
                   "random, shared-prefix: lengths are within +- this share")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(Between(0.0, 1.0))
       ->capture_default_str();
   count("--prefix-tokens", load.prefix_tokens, "shared-prefix: of a beginning")
       ->capture_default_str();

@@ -12,8 +12,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <deque>
+#include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "base/check.h"
@@ -434,27 +437,59 @@ struct HttpClient::Impl {
 HttpClient::HttpClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpClient::~HttpClient() = default;
 
+Result<std::string> NormalUrl(const std::string& url) {
+  const auto wrong = [&](const char* what) {
+    return Err(ErrorCode::kInvalidInput,
+               "'%s' is not a URL%s: give http://host:port, as in http://127.0.0.1:8000",
+               url.c_str(), what);
+  };
+  const size_t scheme_end = url.find("://");
+  const std::string scheme = url.substr(0, scheme_end == std::string::npos ? 0 : scheme_end);
+  if (scheme != "http" && scheme != "https") {
+    return wrong("");
+  }
+  if (std::any_of(url.begin(), url.end(), [](char c) {
+        return c <= ' ' || c == 127 || c == '?' || c == '#' || c == '@';
+      })) {
+    return wrong(" of a server (no blanks, no user, nothing behind ? or #)");
+  }
+  const size_t begin = scheme_end + 3;
+  const size_t path = std::min(url.find('/', begin), url.size());
+  const std::string_view authority = std::string_view(url).substr(begin, path - begin);
+  const size_t host_end =
+      authority.starts_with('[') ? authority.find(']') : std::min(authority.find(':'), path);
+  if (host_end == std::string_view::npos) {
+    return wrong(" (the [ has no ])");
+  }
+  const size_t host_size = std::min(host_end + (authority.starts_with('[') ? 1 : 0),  // with the ]
+                                    authority.size());
+  const std::string_view host = authority.substr(0, host_size);
+  if (host.empty() || host == "[]") {
+    return wrong(" (it has no host)");
+  }
+  const std::string_view port = authority.substr(host_size);
+  if (!port.empty()) {
+    uint32_t number = 0;
+    const auto [rest, error] = std::from_chars(port.data() + 1, port.data() + port.size(), number);
+    if (port.front() != ':' || error != std::errc() || rest != port.data() + port.size() ||
+        number < 1 || number > 65535) {
+      return wrong(" (its port is not a number of 1 to 65535)");
+    }
+  }
+  return url.substr(0, url.find_last_not_of('/') + 1);
+}
+
 Result<std::unique_ptr<HttpClient>> HttpClient::Create(const std::string& base_url,
                                                        const std::string& api_key, int timeout_s,
                                                        int connect_timeout_s) {
-  const size_t scheme_end = base_url.find("://");
-  const std::string scheme = base_url.substr(0, scheme_end == std::string::npos ? 0 : scheme_end);
-  if (scheme != "http" && scheme != "https") {
-    return Err(ErrorCode::kInvalidInput,
-               "'%s' is not a URL: give http://host:port, as in http://127.0.0.1:8000",
-               base_url.c_str());
-  }
-  const size_t path_begin = base_url.find('/', scheme_end + 3);
-  const std::string origin = base_url.substr(0, path_begin);
-  auto impl = std::make_unique<Impl>(origin);
+  KVIK_ASSIGN(const std::string url, NormalUrl(base_url));
+  const size_t path_begin = url.find('/', url.find("://") + 3);
+  auto impl = std::make_unique<Impl>(url.substr(0, path_begin));
   if (!impl->client.is_valid()) {
     return Err(ErrorCode::kInvalidInput, "'%s' is not a usable URL", base_url.c_str());
   }
   if (path_begin != std::string::npos) {
-    impl->prefix = base_url.substr(path_begin);
-    while (!impl->prefix.empty() && impl->prefix.back() == '/') {
-      impl->prefix.pop_back();
-    }
+    impl->prefix = url.substr(path_begin);
   }
   if (!api_key.empty()) {
     impl->headers.emplace("Authorization", "Bearer " + api_key);

@@ -109,6 +109,10 @@ struct HttpExchange {
   std::function<bool(std::string_view)> on_bytes;
 };
 
+// "http://host[:port][/path]" without slashes at its end, so that one server has one name.
+// kInvalidInput: not such a URL; the message says what is wrong with it.
+[[nodiscard]] Result<std::string> NormalUrl(const std::string& url);
+
 // One kept-alive connection. Thread-compatible, but for Cancel.
 class HttpClient {
  public:

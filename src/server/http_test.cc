@@ -217,6 +217,38 @@ TEST(Http, AnExchangeSeesHeadAndBodyOfAnyStatus) {
 TEST(Http, RefusesWhatIsNoUrl) {
   EXPECT_FALSE(HttpClient::Create("localhost:8000").has_value());
   EXPECT_FALSE(HttpClient::Create("ftp://x").has_value());
+  for (const char* url : {"",
+                          "http://",
+                          "http:///path",
+                          "http://:8000",
+                          "http://host:",
+                          "http://host:0",
+                          "http://host:65536",
+                          "http://host:80x",
+                          "http://host:-1",
+                          "http://host:1:2",
+                          "http://::1:80",
+                          "http://[::1",
+                          "http://[::1:80",
+                          "http://[::1]80",
+                          "http://[]:80",
+                          "http://user@host:80",
+                          "http://host/?x=1",
+                          "http://host#x",
+                          "http://a host",
+                          "http://host\n"}) {
+    EXPECT_FALSE(NormalUrl(url).has_value()) << url;
+    EXPECT_FALSE(HttpClient::Create(url).has_value()) << url;
+  }
+}
+
+TEST(Http, AServerHasOneUrl) {
+  for (const char* url : {"http://host", "http://host:1", "http://host:65535/base",
+                          "http://[::1]:80", "https://10.0.0.7:8000"}) {
+    EXPECT_EQ(NormalUrl(url).value(), url);
+    EXPECT_EQ(NormalUrl(std::string(url) + "/").value(), url);
+    EXPECT_EQ(NormalUrl(std::string(url) + "//").value(), url);
+  }
 }
 
 TEST(Http, NoServerIsUnavailable) {

@@ -713,11 +713,12 @@ HttpResponse Router::JoinNode(const HttpRequest& request) {
                ? (*body)[name].get<std::string>()
                : std::string();
   };
-  const std::string url = text("url");
+  const Result<std::string> named = NormalUrl(text("url"));
   const std::optional<NodeRole> role = ParseNodeRole(text("role"));
-  if (const Result<std::unique_ptr<HttpClient>> client = HttpClient::Create(url); !client) {
-    return BadRequest("Invalid value for 'url': " + client.error().message + ".", "url");
+  if (!named) {
+    return BadRequest("Invalid value for 'url': " + named.error().message + ".", "url");
   }
+  const std::string& url = *named;
   if (!role) {
     return BadRequest("Invalid value for 'role': must be prefill, decode or both.", "role");
   }
@@ -743,7 +744,9 @@ HttpResponse Router::LeaveNode(const HttpRequest& request) {
   if (!body || !body->is_object() || !body->contains("url") || !(*body)["url"].is_string()) {
     return BadRequest("'url' is required.", "url");
   }
-  const auto url = (*body)["url"].get<std::string>();
+  const auto given = (*body)["url"].get<std::string>();
+  const Result<std::string> normal = NormalUrl(given);
+  const std::string& url = normal ? *normal : given;
   if (!nodes_.Leave(url)) {
     ApiError error;
     error.status = 404;

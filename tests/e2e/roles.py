@@ -53,6 +53,15 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as listener:
+            listener.bind(("::1", 0))
+        return True
+    except OSError:
+        return False
+
+
 def complete(server, prompt, max_tokens=16, **more):
     """The whole reply, as JSON."""
     status, reply = server.request("POST", "/v1/completions", {

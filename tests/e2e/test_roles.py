@@ -6,8 +6,8 @@ import json
 
 import pytest
 from conftest import Server, tokens, wait_until
-from roles import (CHUNK, check_sources, complete, free_port, kv_url, nodes, pair, pool_of, router_of, sources, stored, text,
-                   until_external, wait_up)
+from roles import (CHUNK, check_sources, complete, free_port, has_ipv6, kv_url, nodes, pair, pool_of, router_of,
+                   sources, stored, text, until_external, wait_up)
 
 
 def test_prefill_and_decode_apart_say_what_one_server_says(start, alone):
@@ -269,3 +269,37 @@ def test_flags_that_would_do_nothing_are_refused():
         done = run("serve", *args)
         assert done.returncode == 2, args
         assert word in done.stderr, done.stderr
+
+
+def test_flags_that_could_not_work_are_refused():
+    from conftest import run
+    for args, flag, why in [(("--pool", "kvik://"), "--pool", "host:port"),
+                            (("--pool", "kvik://10.0.0.7"), "--pool", "host:port"),
+                            (("--pool", "kvik://10.0.0.7:0"), "--pool", "host:port"),
+                            (("--pool", "kvik://10.0.0.7:7711/x"), "--pool", "host:port"),
+                            (("--pool", "kvik://a:1", "--pool", "kvik://b:1", "--pool", "kvik://a:1"), "--pool",
+                             "given twice"),
+                            (("--pool", "redis://a:1", "--pool", "redis://a:1"), "--pool", "given twice"),
+                            (("--kv-listen", "7711"), "--kv-listen", "host:port"),
+                            (("--kv-listen", "::1:7711"), "--kv-listen", "[::1]:7711"),
+                            (("--kv-store-memory", "1MiB", "--default-quality", "nan"), "--default-quality", "nan"),
+                            (("--tpot-slo-ms", "nan"), "--tpot-slo-ms", "nan")]:
+        done = run("serve", "--model", "x", *args)
+        assert done.returncode == 2 and flag in done.stderr and why in done.stderr, (args, done.stderr)
+    for args, why in [(("--role", "router", "--decode", "http://"), "no host"),
+                      (("--role", "router", "--prefill", "http://10.0.0.7:80000"), "port"),
+                      (("--role", "router", "--node", "http://[::1:80"), "]"),
+                      (("--role", "router", "--prefill", "http://a:1", "--decode", "http://a:1/"), "named twice"),
+                      (("--model", "x", "--router", "nonsense"), "--router")]:
+        done = run("serve", "--port", "0", *args)
+        assert done.returncode == 1 and why in done.stderr, (args, done.stderr)
+
+
+def test_prefill_and_decode_find_each_other_over_ipv6(start, alone):
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    router, _, decode = pair(start, prefill=("--host", "::1"), decode=("--host", "::1"), router=("--host", "::1"))
+    reply = until_external(lambda seed: complete(router, tokens(seed, 600)))
+    assert "[::1]:" in reply["kvik"]["transfer"]["source"]
+    assert text(router, tokens(7, 600)) == text(alone, tokens(7, 600))
+    assert decode.url.startswith("http://[::1]:")
