@@ -88,6 +88,9 @@ struct ConnectorOptions {
   int64_t load_timeout_us = 5'000'000;
   int32_t max_loads_in_flight = 4;  // objects of one request, but for those still being computed
   uint64_t seed = 1;                // of exploring
+  // Servers named by requests that are remembered; a further one takes the place of the one that
+  // was named longest ago.
+  size_t max_peers = 1024;
 
   LiveCacheOptions live;
   control::GoodputOptions goodput;        // of peers; stores of this process have their own

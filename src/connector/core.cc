@@ -11,7 +11,6 @@ namespace kvik::connector {
 namespace {
 
 constexpr int64_t kSweepUs = 250'000;
-constexpr size_t kMaxPeers = 1024;
 constexpr double kMemoryBytesPerS = 4e9;  // of a store in this process, until it is measured
 constexpr int64_t kProbePatienceUs = 500'000;
 constexpr double kLeastPace = 0.1;
@@ -21,7 +20,8 @@ constexpr double kMostPace = 20;
 
 // ---- Setting up ----
 
-void Core::AddSource(std::shared_ptr<ObjectSource> source, double initial_bytes_per_s) {
+std::unique_ptr<SourceState> Core::MakeState(std::shared_ptr<ObjectSource> source,
+                                             double initial_bytes_per_s) const {
   SourceState::Setup setup;
   setup.source = std::move(source);
   setup.goodput = options_.goodput;
@@ -35,7 +35,11 @@ void Core::AddSource(std::shared_ptr<ObjectSource> source, double initial_bytes_
   setup.controller.frames_per_chunk = model.num_layers;
   setup.controller.chunk_tokens = profiles_->raw().chunk_tokens;
   setup.decode_threads = std::max(options_.io_threads, 1);
-  sources_.push_back(std::make_unique<SourceState>(std::move(setup), profiles_, options_.speeds));
+  return std::make_unique<SourceState>(std::move(setup), profiles_, options_.speeds);
+}
+
+void Core::AddSource(std::shared_ptr<ObjectSource> source, double initial_bytes_per_s) {
+  sources_.push_back(MakeState(std::move(source), initial_bytes_per_s));
 }
 
 Result<void> Core::Open(const ConnectorParts& parts) {
@@ -196,21 +200,42 @@ void Core::Shutdown() {
 
 // ---- Looking up ----
 
-std::optional<size_t> Core::PeerOf(const std::string& address) {
+std::shared_ptr<const Core::Peer> Core::PeerOf(const std::string& address,
+                                               std::unique_ptr<SourceState>& forgotten) {
+  const int64_t now = clock_.NowMicros();
   if (const auto found = peers_.find(address); found != peers_.end()) {
+    found->second->used_us = now;
     return found->second;
   }
   for (size_t i = 0; i < options_.pools.size(); ++i) {
     if (options_.pools[i] == address) {
-      return std::nullopt;  // it is asked anyway
+      return nullptr;  // it is asked anyway
     }
   }
-  if (endpoint_ == nullptr || peers_.size() >= kMaxPeers) {
-    return std::nullopt;
+  if (endpoint_ == nullptr) {
+    return nullptr;
   }
-  AddSource(MakePeer("peer", address), 0);
-  peers_.emplace(address, sources_.size() - 1);
-  return sources_.size() - 1;
+  size_t source = sources_.size();
+  if (peers_.size() < options_.max_peers) {
+    AddSource(MakePeer("peer", address), 0);
+  } else {
+    // Servers come and go, and a client can name anything: whom nobody has named for longest and
+    // no request knows any more makes room.
+    auto oldest = peers_.end();
+    for (auto peer = peers_.begin(); peer != peers_.end(); ++peer) {
+      if (peer->second.use_count() == 1 &&
+          (oldest == peers_.end() || peer->second->used_us < oldest->second->used_us)) {
+        oldest = peer;
+      }
+    }
+    if (oldest == peers_.end()) {
+      return nullptr;
+    }
+    source = oldest->second->source;
+    peers_.erase(oldest);
+    forgotten = std::exchange(sources_[source], MakeState(MakePeer("peer", address), 0));
+  }
+  return peers_.emplace(address, std::make_shared<Peer>(Peer{source, now})).first->second;
 }
 
 void Core::Ask(const kv::LoadRequest& request) {
@@ -238,6 +263,7 @@ void Core::Ask(const kv::LoadRequest& request) {
   std::vector<std::pair<size_t, std::shared_ptr<ObjectSource>>> ask;
   transfer::LookupRequest lookup;
   bool moves = false;
+  std::unique_ptr<SourceState> forgotten;  // ends its connection when the lock is let go
   {
     MutexLock lock(mutex_);
     moves = moves_bytes_ && !detached_;
@@ -250,8 +276,9 @@ void Core::Ask(const kv::LoadRequest& request) {
         ask.emplace_back(i, sources_[i]->shared());
       }
       if (request.transfer != nullptr && !request.transfer->peer.empty()) {
-        ticket->peer = PeerOf(request.transfer->peer);
-        if (ticket->peer.has_value()) {
+        if (const auto peer = PeerOf(request.transfer->peer, forgotten)) {
+          ticket->peer = peer->source;
+          ticket->peer_use = peer;
           ask.emplace_back(*ticket->peer, sources_[*ticket->peer]->shared());
         }
       }
@@ -313,17 +340,18 @@ void Core::Probe(size_t index, const std::shared_ptr<ObjectSource>& source, uint
   source->Probe(bytes, clock_.NowMicros() + kProbePatienceUs,
                 [self = shared_from_this(), index,
                  weak = std::weak_ptr(source)](const control::Goodput::Probe& probe) {
-                  const auto alive = weak.lock();
+                  const auto asked = weak.lock();
                   std::optional<uint64_t> more;
                   {
                     MutexLock lock(self->mutex_);
-                    if (alive != nullptr && !self->detached_ && index < self->sources_.size()) {
+                    if (asked != nullptr && !self->detached_ && index < self->sources_.size() &&
+                        self->sources_[index]->shared() == asked) {
                       more =
                           self->sources_[index]->goodput.AddProbe(probe, self->clock_.NowMicros());
                     }
                   }
                   if (more.has_value()) {
-                    self->Probe(index, alive, *more);
+                    self->Probe(index, asked, *more);
                   }
                 });
 }

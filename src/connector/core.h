@@ -82,6 +82,14 @@ class Core final : public std::enable_shared_from_this<Core> {
   }
 
  private:
+  // Someone that requests have named.
+  struct Peer {
+    size_t source = 0;    // its place among sources_, for as long as anybody holds the Peer
+    int64_t used_us = 0;  // when it was named last
+  };
+
+  [[nodiscard]] std::unique_ptr<SourceState> MakeState(std::shared_ptr<ObjectSource> source,
+                                                       double initial_bytes_per_s) const;
   void AddSource(std::shared_ptr<ObjectSource> source, double initial_bytes_per_s)
       KVIK_REQUIRES(mutex_);
   [[nodiscard]] std::shared_ptr<PeerSource> MakePeer(const char* kind,
@@ -97,7 +105,9 @@ class Core final : public std::enable_shared_from_this<Core> {
     return std::make_shared<PeerSource>(kind, transfer::ObjectClient::Create(*endpoint_, client),
                                         address, options_.tenant, clock_);
   }
-  std::optional<size_t> PeerOf(const std::string& address) KVIK_REQUIRES(mutex_);
+  // Null: it cannot be asked. `forgotten`: who made room; to be destroyed without the lock.
+  std::shared_ptr<const Peer> PeerOf(const std::string& address,
+                                     std::unique_ptr<SourceState>& forgotten) KVIK_REQUIRES(mutex_);
   void OnFound(const TicketPtr& ticket, size_t source,
                Result<std::vector<transfer::FoundObject>> found);
   void ProbeIfSilent(size_t index, const std::shared_ptr<ObjectSource>& source)
@@ -165,8 +175,8 @@ class Core final : public std::enable_shared_from_this<Core> {
   Rng rng_ KVIK_GUARDED_BY(mutex_);
   control::ComputePace pace_ KVIK_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<SourceState>> sources_ KVIK_GUARDED_BY(mutex_);
-  size_t common_sources_ KVIK_GUARDED_BY(mutex_) = 0;            // asked for every request
-  std::map<std::string, size_t> peers_ KVIK_GUARDED_BY(mutex_);  // by address
+  size_t common_sources_ KVIK_GUARDED_BY(mutex_) = 0;  // asked for every request
+  std::map<std::string, std::shared_ptr<Peer>> peers_ KVIK_GUARDED_BY(mutex_);  // by address
   std::unordered_map<kv::TicketId, TicketPtr> tickets_ KVIK_GUARDED_BY(mutex_);
   JobIndex jobs_ KVIK_GUARDED_BY(mutex_);
   ConnectorCounters counters_ KVIK_GUARDED_BY(mutex_);

@@ -48,7 +48,8 @@ struct Ticket {
   std::vector<kv::BlockRange> resident;  // when it was asked for
   int32_t resident_blocks = 0;           // of these
   std::shared_ptr<const kv::TransferParams> transfer;
-  std::optional<size_t> peer;  // the source that `transfer` names
+  std::optional<size_t> peer;            // the source that `transfer` names
+  std::shared_ptr<const void> peer_use;  // while it is held, `peer` stays that source
   bool closed = false;
 
   int answers_missing = 0;

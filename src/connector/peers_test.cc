@@ -519,6 +519,49 @@ TEST_F(Peers, TheStoreOfAProcessGivesBackWhatItsEngineEvicted) {
   EXPECT_FALSE(node.connector->Decisions(10).empty());
 }
 
+TEST_F(Peers, StrangersThatRequestsNameKeepNobodyOut) {
+  ConnectorOptions options;
+  options.max_peers = 4;
+  Node& decode = AddEngine("decode", options);
+  for (int i = 0; i < 20; ++i) {  // more than are remembered, each once
+    decode.engine->Submit(RequestOf(100 + i, 8, "nobody-" + std::to_string(i)));
+    DrainEngine(decode);
+    ASSERT_LE(decode.connector->sources().size(), 4U);
+  }
+  Node& prefill = AddEngine("prefill", {});
+  prefill.engine->Submit(RequestOf(1, 8));
+  Drain();
+  decode.engine->Submit(RequestOf(1, 8, "prefill"));
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.arrived_blocks, 8);
+  ExpectSameBits(*prefill.engine, *decode.engine, RequestOf(1, 8));
+  Drain();
+  decode.engine->CheckIdle();
+}
+
+TEST_F(Peers, APeerThatARequestWaitsForIsNotForgotten) {
+  ConnectorOptions options;
+  options.max_peers = 1;
+  Node& prefill = AddEngine("prefill", {});
+  Node& decode = AddEngine("decode", options);
+  prefill.engine->compute_blocks_per_step = 1;
+  prefill.engine->Submit(RequestOf(1, 40));
+  for (int i = 0; i < 20; ++i) {
+    Tick();
+  }
+  decode.engine->Submit(RequestOf(1, 40, "prefill"));
+  Tick();
+  decode.engine->Submit(RequestOf(2, 8, "nobody"));  // while the first loads: it is computed
+  DrainEngine(decode);
+  EXPECT_EQ(decode.engine->stats.finished, 2);
+  EXPECT_GT(decode.engine->stats.arrived_blocks, 0);
+  ASSERT_EQ(decode.connector->sources().size(), 1U);
+  EXPECT_EQ(decode.connector->sources().front().name, "peer prefill");
+  ExpectSameBits(*prefill.engine, *decode.engine, RequestOf(1, 40));
+  Drain();
+  decode.engine->CheckIdle();
+}
+
 TEST_F(Peers, APeerThatDiesMidwayCostsOnlyTime) {
   ConnectorOptions options;
   options.kv_profile = "lossless";

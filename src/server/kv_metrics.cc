@@ -2,6 +2,7 @@
 #include "server/kv_metrics.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/metrics.h"
@@ -20,6 +21,12 @@ double Seconds(int64_t us) { return static_cast<double>(us) * 1e-6; }
 struct KvMetrics::Impl {
   explicit Impl(Labels with) : labels(std::move(with)) {}
 
+  // Numbers under labels of ours.
+  struct Group {
+    MetricsRegistry registry;
+    std::map<std::pair<std::string, Labels>, double> totals;  // as last seen
+  };
+
   [[nodiscard]] Labels With(const Labels& more) const {
     Labels all = labels;
     all.insert(more.begin(), more.end());
@@ -29,17 +36,24 @@ struct KvMetrics::Impl {
   template <typename Number>
   void Count(const char* name, const char* help, Number total, const Labels& more = {})
       KVIK_REQUIRES(mutex) {
-    double& seen = totals[{name, more}];
+    Group& group = GroupOf(more);
+    double& seen = group.totals[{name, more}];
     const auto now = static_cast<double>(total);
-    registry.AddCounter(name, help, With(more)).Add(std::max(0.0, now - seen));
+    group.registry.AddCounter(name, help, With(more)).Add(std::max(0.0, now - seen));
     seen = std::max(seen, now);
   }
   template <typename Number>
-  void Show(const char* name, const char* help, Number number, const Labels& more = {}) {
-    registry.AddGauge(name, help, With(more)).Set(static_cast<double>(number));
+  void Show(const char* name, const char* help, Number number, const Labels& more = {})
+      KVIK_REQUIRES(mutex) {
+    GroupOf(more).registry.AddGauge(name, help, With(more)).Set(static_cast<double>(number));
+  }
+
+  Group& GroupOf(const Labels& more) KVIK_REQUIRES(mutex) {
+    return more.contains("source") ? *of_sources : *lasting;
   }
 
   void Connector(const connector::ConnectorCounters& c) KVIK_REQUIRES(mutex);
+  void Sources(const std::vector<connector::SourceReport>& reports) KVIK_REQUIRES(mutex);
   void Source(const connector::SourceReport& s) KVIK_REQUIRES(mutex);
   void Link(const transfer::PeerStats& l, const Labels& source) KVIK_REQUIRES(mutex);
   void Node(const connector::ObjectNodeCounters& c) KVIK_REQUIRES(mutex);
@@ -49,9 +63,11 @@ struct KvMetrics::Impl {
   void Events(const events::PublisherStats& e) KVIK_REQUIRES(mutex);
 
   const Labels labels;
-  MetricsRegistry registry;
   Mutex mutex;
-  std::map<std::pair<std::string, Labels>, double> totals KVIK_GUARDED_BY(mutex);
+  const std::unique_ptr<Group> lasting KVIK_GUARDED_BY(mutex) = std::make_unique<Group>();
+  // What is told of sources, which come and go: begun anew from their totals when one has gone.
+  std::unique_ptr<Group> of_sources KVIK_GUARDED_BY(mutex) = std::make_unique<Group>();
+  std::set<std::string> sources KVIK_GUARDED_BY(mutex);  // in it
 };
 
 void KvMetrics::Impl::Connector(const connector::ConnectorCounters& c) {
@@ -118,6 +134,20 @@ void KvMetrics::Impl::Connector(const connector::ConnectorCounters& c) {
   Show("kvik:kv_held_blocks", "KV blocks that are kept for stores and peers.", c.held_blocks);
   Show("kvik:kv_compute_pace", "How long computing takes, over what the cost model says.",
        c.compute_pace);
+}
+
+void KvMetrics::Impl::Sources(const std::vector<connector::SourceReport>& reports) {
+  std::set<std::string> names;
+  for (const connector::SourceReport& source : reports) {
+    names.insert(source.name);
+  }
+  if (!std::includes(names.begin(), names.end(), sources.begin(), sources.end())) {
+    of_sources = std::make_unique<Group>();
+  }
+  sources = std::move(names);
+  for (const connector::SourceReport& source : reports) {
+    Source(source);
+  }
 }
 
 void KvMetrics::Impl::Source(const connector::SourceReport& s) {
@@ -238,9 +268,7 @@ std::string KvMetrics::Render(const KvReadings& readings) {
   if (readings.connector) {
     impl_->Connector(*readings.connector);
   }
-  for (const connector::SourceReport& source : readings.sources) {
-    impl_->Source(source);
-  }
+  impl_->Sources(readings.sources);
   if (readings.node) {
     impl_->Node(*readings.node);
   }
@@ -253,7 +281,7 @@ std::string KvMetrics::Render(const KvReadings& readings) {
   if (readings.events) {
     impl_->Events(*readings.events);
   }
-  return impl_->registry.Render();
+  return impl_->lasting->registry.Render() + impl_->of_sources->registry.Render();
 }
 
 }  // namespace kvik::server

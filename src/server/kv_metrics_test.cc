@@ -14,6 +14,7 @@ namespace {
 
 using Labels = std::map<std::string, std::string>;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // All fields that are 8 bytes, from `first` to the end of the struct, get numbers of their own.
 template <typename Stats>
@@ -48,6 +49,21 @@ void ExpectShown(const std::string& text, const std::vector<int64_t>& numbers) {
     const auto number = static_cast<double>(numbers[i]);
     EXPECT_TRUE(shown(number) || shown(number * 1e-6)) << "field " << i << " is not exported";
   }
+}
+
+TEST(KvMetrics, SourcesThatAreGoneAreNotShown) {
+  KvMetrics metrics(Labels{{"engine", "0"}});
+  KvReadings readings;
+  for (const char* name : {"pool a", "peer b"}) {
+    readings.sources.emplace_back().name = name;
+    readings.sources.back().loads = 5;
+  }
+  EXPECT_THAT(metrics.Render(readings), HasSubstr("source=\"peer b\""));
+  readings.sources.pop_back();
+  readings.sources.back().loads = 7;
+  const std::string text = metrics.Render(readings);
+  EXPECT_THAT(text, Not(HasSubstr("peer b")));
+  EXPECT_THAT(text, HasSubstr("kvik:kv_source_loads_total{engine=\"0\",source=\"pool a\"} 7\n"));
 }
 
 // A field that is added and not exported fails here.
