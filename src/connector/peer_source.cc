@@ -69,19 +69,25 @@ PeerSource::PeerSource(const std::string& kind, std::unique_ptr<transfer::Object
     : name_(kind + " " + address),
       tenant_(std::move(tenant)),
       clock_(clock),
+      outage_(std::make_shared<Outage>(name_)),
       client_(std::move(client)) {
   client_->Warm();
 }
 
 void PeerSource::Lookup(const transfer::LookupRequest& request, int64_t deadline_us, Found done) {
   client_->Lookup(request, deadline_us,
-                  [refused = refused_, name = name_,
+                  [refused = refused_, outage = outage_, name = name_,
                    done = std::move(done)](Result<std::vector<transfer::FoundObject>> found) {
                     // Another model or layout is a mistake of whoever runs both, and would be
                     // silent: everything is computed.
                     const bool unfit = !found && found.error().code == ErrorCode::kUnsupported;
                     if (unfit != refused->exchange(unfit) && unfit) {
                       LogError("%s: %s", name.c_str(), found.error().message.c_str());
+                    }
+                    if (found) {
+                      outage->Worked();
+                    } else if (found.error().code == ErrorCode::kUnavailable) {
+                      outage->Failed(found.error());
                     }
                     done(std::move(found));
                   });

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/outage.h"
 #include "connector/source.h"
 #include "transfer/endpoint.h"
 #include "transfer/object_client.h"
@@ -43,6 +44,8 @@ class PeerSource final : public ObjectSource, public ObjectTarget {
   const std::string name_;
   const std::string tenant_;
   const Clock& clock_;
+  // It cannot be reached, and that has been said. Shared with answers on their way.
+  const std::shared_ptr<Outage> outage_;
   // The peer was refused, or refuses us, and that has been said. Shared with answers on their way.
   const std::shared_ptr<std::atomic<bool>> refused_ = std::make_shared<std::atomic<bool>>(false);
   const std::shared_ptr<transfer::ObjectClient> client_;  // weakly shared with calls

@@ -503,6 +503,22 @@ TEST_F(Peers, APoolServesWhatOneNodeStoredToAnother) {
   EXPECT_EQ(nodes_["pool"].node->counters().puts, 3);
 }
 
+TEST_F(Peers, APoolThatIsNotThereIsSaidOnce) {
+  ConnectorOptions options;
+  options.pools = {"nobody"};
+  ::testing::internal::CaptureStderr();
+  Node& node = AddEngine("one", options);
+  for (int i = 0; i < 3; ++i) {
+    node.engine->Submit(RequestOf(i, 9));
+    Drain();
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("pool nobody does not work, and is done without: "), std::string::npos)
+      << said;
+  EXPECT_EQ(said.find("pool nobody"), said.rfind("pool nobody does")) << said;
+  EXPECT_EQ(node.engine->stats.computed_blocks, 27);
+}
+
 TEST_F(Peers, TheStoreOfAProcessGivesBackWhatItsEngineEvicted) {
   ConnectorOptions options;
   options.store_profiles = {"lossless", "raw"};

@@ -11,6 +11,7 @@
 
 #include "base/bounded_queue.h"
 #include "base/mutex.h"
+#include "base/outage.h"
 #include "base/thread_priority.h"
 #include "kv/ghost_map.h"
 #include "store/read_lease.h"
@@ -30,13 +31,21 @@ int64_t After(int64_t now_us, int64_t duration_us) {
 
 // Work for one thread, in order.
 struct Lane {
-  Tier* tier = nullptr;        // where objects go; null: the lane of prefetches
+  Tier* tier = nullptr;  // where objects go; null: the lane of prefetches
+  // That the device or the network of `tier` fails is said here.
+  std::unique_ptr<Outage> outage;
   std::deque<Object> objects;  // to write
   std::deque<ObjectKey> keys;  // to prefetch
   uint64_t queued_bytes = 0;   // of objects, in the queue and at work
   bool busy = false;           // a batch is out
   std::unique_ptr<BoundedQueue<int>> wake = std::make_unique<BoundedQueue<int>>(1);
 };
+
+// Of the device or the network.
+int64_t Faults(const Tier& tier) {
+  const TierStats stats = tier.stats();
+  return stats.errors + stats.timeouts;
+}
 
 }  // namespace
 
@@ -167,6 +176,7 @@ struct Store::State {
     std::vector<Object> objects;
     std::vector<ObjectKey> keys;
     Tier* tier = nullptr;
+    Outage* outage = nullptr;
     int64_t deadline_us = 0;
     {
       MutexLock lock(mutex);
@@ -187,16 +197,28 @@ struct Store::State {
       }
       lane.busy = true;
       tier = lane.tier;
+      outage = lane.outage.get();
       deadline_us =
           std::min(After(clock.NowMicros(), options.background_timeout_us), closing_deadline_us);
     }
     int64_t written = 0;
     uint64_t done_bytes = 0;
+    std::optional<Error> failed;
     if (tier == nullptr) {
       (void)Fetch(keys, deadline_us, true);
     } else {
+      const int64_t faults_before = Faults(*tier);
       for (const auto& put : tier->Put(objects, deadline_us)) {
         written += put ? 1 : 0;
+        if (!put) {
+          failed = put.error();
+        }
+      }
+      // What it does not want, or has no room for by its own rules, is no fault.
+      if (written > 0) {
+        outage->Worked();
+      } else if (failed && Faults(*tier) > faults_before) {
+        outage->Failed(*failed);
       }
       for (const Object& object : objects) {
         done_bytes += object.bytes.size_bytes();
@@ -337,7 +359,10 @@ Result<std::unique_ptr<Store>> Store::Open(const StoreOptions& options, const Cl
     MutexLock lock(state->mutex);
     state->lanes.resize(1 + state->lower.size());
     for (size_t i = 0; i < state->lower.size(); ++i) {
-      state->lanes[i + 1].tier = state->lower[i];
+      Lane& lane = state->lanes[i + 1];
+      lane.tier = state->lower[i];
+      lane.outage = std::make_unique<Outage>(std::string("the KV store's ") +
+                                             TierKindName(lane.tier->kind()));
     }
   }
   if (options.background) {

@@ -278,6 +278,22 @@ TEST(Store, WriteBackOnReuseSparesWhatNeverComesBack) {
   EXPECT_EQ(world.Stats(kDisk).duplicates, 0);
 }
 
+TEST(Store, ADiskThatIsFullIsSaidOnceAndThatItWorksAgain) {
+  World world;
+  const auto said = [&](int chunk) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(world.Put({.chunk = chunk}));
+    world.store->RunBackground();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(0), "");
+  world.files.SetCapacity(1000);
+  EXPECT_NE(said(1).find("the KV store's disk does not work"), std::string::npos);
+  EXPECT_EQ(said(2), "");
+  world.files.HealAll();
+  EXPECT_NE(said(3).find("the KV store's disk works again"), std::string::npos);
+}
+
 TEST(Store, AFullWriteBackQueueDropsAndCounts) {
   StoreOptions options = SmallOptions();
   options.write_back_queue_bytes = 2 * kObject;
