@@ -42,7 +42,7 @@ std::string PathOf(const Runtime& runtime, const MachineSpeedsOptions& options) 
   const std::string key = runtime.model->numerics_tag() + "; " + std::to_string(options.threads) +
                           " threads; blocks of " +
                           std::to_string(runtime.memory.geometry.block_size_tokens) +
-                          "; KV of text; kvik " + kVersion;
+                          "; KV of text, costs of frames; kvik " + kVersion;
   char name[32];
   std::snprintf(name, sizeof(name), "%016llx.json", static_cast<unsigned long long>(Fnv1a(key)));
   return options.folder + "/" + name;

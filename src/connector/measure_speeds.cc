@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <numbers>
 #include <numeric>
 #include <optional>
@@ -17,6 +19,8 @@ namespace kvik::connector {
 namespace {
 
 constexpr int32_t kMadeTokens = 256;
+// Of the time of a frame, the most that is taken for its fixed cost.
+constexpr double kLargestShare = 0.95;
 
 // A sample of KV that is made up, with the arena it lies in.
 struct MadeKv {
@@ -44,22 +48,33 @@ struct MadeKv {
   }
 };
 
+// The clock counts microseconds: what takes about one is repeated until it takes so many.
+constexpr int64_t kTimeableUs = 50;
+
 // Microseconds of `run`, the least of as many as the budget allows; 0: it failed.
 template <typename Run>
 double LeastUs(int64_t budget_us, const Clock& clock, Run&& run) {
-  int64_t best_us = 0;
+  double best_us = 0;
+  int64_t repeats = 1;
   const int64_t begin_us = clock.NowMicros();
   int rounds = 0;
   do {
     const int64_t start_us = clock.NowMicros();
-    if (!run()) {
-      return 0;
+    for (int64_t i = 0; i < repeats; ++i) {
+      if (!run()) {
+        return 0;
+      }
     }
     const int64_t took_us = std::max<int64_t>(clock.NowMicros() - start_us, 1);
-    best_us = rounds == 0 ? took_us : std::min(best_us, took_us);
+    const double one_us = static_cast<double>(took_us) / static_cast<double>(repeats);
+    best_us = rounds == 0 ? one_us : std::min(best_us, one_us);
+    if (rounds == 0) {
+      repeats = std::max<int64_t>(1, kTimeableUs / took_us);
+      best_us = repeats == 1 ? best_us : std::numeric_limits<double>::infinity();
+    }
     ++rounds;
   } while (rounds < 3 || (rounds < 100 && clock.NowMicros() - begin_us < budget_us));
-  return static_cast<double>(best_us);
+  return best_us;
 }
 
 // Early, middle and late layers have other KV.
@@ -67,17 +82,57 @@ std::array<int32_t, 3> SomeLayers(int32_t num_layers) {
   return {num_layers / 6, num_layers / 2, num_layers * 5 / 6};
 }
 
-struct BytesPerS {
-  double encode = 0;  // 0: it does not work
+struct FrameUs {
+  double bytes = 0;   // of raw KV
+  double encode = 0;  // microseconds; 0: it does not work
   double decode = 0;
 };
+
+// Frames that are this short show what a frame costs whatever it holds.
+constexpr std::array<int32_t, 2> kShortTokens = {16, 64};
+
+// Where the line through (bytes, us) begins; each point counts by its relative error, since that is
+// what noise is. Not below 0, and not above the least of the points: no byte takes negative time.
+template <typename Us>
+double Intercept(const std::vector<FrameUs>& points, const Us& us_of) {
+  double w = 0;
+  double wx = 0;
+  double wy = 0;
+  double wxx = 0;
+  double wxy = 0;
+  for (const FrameUs& point : points) {
+    const double x = point.bytes;
+    const double y = us_of(point);
+    const double weight = 1 / (y * y);
+    w += weight;
+    wx += weight * x;
+    wy += weight * y;
+    wxx += weight * x * x;
+    wxy += weight * x * y;
+  }
+  const double determinant = w * wxx - wx * wx;
+  if (!(determinant > 1e-9 * w * wxx)) {
+    return 0;  // one length only
+  }
+  double intercept = std::max(0.0, (wy * wxx - wx * wxy) / determinant);
+  for (const FrameUs& point : points) {
+    intercept = std::min(intercept, kLargestShare * us_of(point));
+  }
+  return intercept;
+}
+
+// What a frame of each tabulated length takes, as its fixed cost and the rest by byte: exact at
+// that length. `threads` work on different frames.
+control::StageSpeed SpeedOf(double bytes, double us, double frame_us, int threads) {
+  return {0, bytes * 1e6 / (us - frame_us) * threads, frame_us / threads};
+}
 
 class Meter {
  public:
   Meter(const KvSample& sample, const Clock& clock) : sample_(sample), clock_(clock) {}
 
-  // Raw bytes a second of one thread, with frames of so many tokens.
-  BytesPerS Measure(const codec::FrameCodec& codec, int32_t tokens, int64_t budget_us) {
+  // A frame of so many tokens, on one thread: the mean over some layers.
+  FrameUs Measure(const codec::FrameCodec& codec, int32_t tokens, int64_t budget_us) {
     const kv::KvGeometry& geometry = sample_.geometry;
     std::vector<BlockId> from(
         static_cast<size_t>(std::max(1, tokens / geometry.block_size_tokens)));
@@ -108,9 +163,9 @@ class Meter {
       encode_us += encode;
       decode_us += decode;
     }
-    const double raw_bytes = static_cast<double>(source.raw_bytes()) / geometry.num_layers *
-                             static_cast<double>(layers.size());
-    return {raw_bytes * 1e6 / encode_us, raw_bytes * 1e6 / decode_us};
+    return {static_cast<double>(source.raw_bytes()) / geometry.num_layers,
+            encode_us / static_cast<double>(layers.size()),
+            decode_us / static_cast<double>(layers.size())};
   }
 
  private:
@@ -142,23 +197,37 @@ control::MachineSpeeds MeasureSpeeds(
   for (const CodecProfile& profile : profiles.all()) {
     control::ProfileSpeeds measured;
     measured.profile_hash = NameOf(profiles, profile);
+    // Longer prompts are several chunks.
+    const auto frame_tokens = [&](int32_t tokens) {
+      return std::min(tokens, profile.chunk_tokens);
+    };
+    std::map<int32_t, FrameUs> frames;  // by tokens
+    for (const int32_t tokens : kShortTokens) {
+      frames[frame_tokens(std::max(tokens, options.block_size_tokens))];
+    }
+    for (const int32_t tokens : control::kLengths) {
+      frames[frame_tokens(tokens)];
+    }
+    // The longest of a published method's own chunks are no line with the others.
+    std::vector<FrameUs> on_line;
+    const int64_t budget_us =
+        options.budget_us_per_profile / static_cast<int64_t>(2 * frames.size());
     bool works = true;
-    for (size_t i = 0; i < control::kNumLengths && works; ++i) {
-      // Longer prompts are several chunks.
-      const int32_t tokens = std::min(control::kLengths[i], profile.chunk_tokens);
-      if (i > 0 && tokens == std::min(control::kLengths[i - 1], profile.chunk_tokens)) {
-        measured.encode[i] = measured.encode[i - 1];
-        measured.decode[i] = measured.decode[i - 1];
-        continue;
+    for (auto& [tokens, frame] : frames) {
+      frame = meter.Measure(*profile.codec, tokens, budget_us);
+      works = works && frame.encode > 0 && frame.decode > 0;
+      if (tokens <= kMadeTokens) {
+        on_line.push_back(frame);
       }
-      const int64_t budget_us =
-          options.budget_us_per_profile / static_cast<int64_t>(2 * control::kNumLengths);
-      const BytesPerS one = meter.Measure(*profile.codec, tokens, budget_us);
-      works = one.encode > 0 && one.decode > 0;
-      measured.encode[i] = {0, one.encode * options.threads};
-      measured.decode[i] = {0, one.decode * options.threads};
     }
     if (works) {
+      const double encode_us = Intercept(on_line, [](const FrameUs& f) { return f.encode; });
+      const double decode_us = Intercept(on_line, [](const FrameUs& f) { return f.decode; });
+      for (size_t i = 0; i < control::kNumLengths; ++i) {
+        const FrameUs& frame = frames[frame_tokens(control::kLengths[i])];
+        measured.encode[i] = SpeedOf(frame.bytes, frame.encode, encode_us, options.threads);
+        measured.decode[i] = SpeedOf(frame.bytes, frame.decode, decode_us, options.threads);
+      }
       speeds.Set(measured);
     }
     if (progress) {

@@ -35,8 +35,9 @@ struct MeasureOptions {
   const KvSample* sample = nullptr;  // null: KV that is made up, normally distributed
 };
 
-// Of frames of a few layers; where a length needs more tokens than the sample has, its blocks come
-// again. `done` is called after each profile. Profiles that cannot encode the KV are left out.
+// Of frames of a few layers, at the lengths of the table and at shorter ones, which show what a
+// frame costs whatever it holds; where a length needs more tokens than the sample has, its blocks
+// come again. `done` is called after each profile. Profiles that cannot encode the KV are left out.
 [[nodiscard]] control::MachineSpeeds MeasureSpeeds(
     const ProfileSet& profiles, const MeasureOptions& options, const Clock& clock,
     const std::function<void(size_t done, size_t total)>& progress = {});

@@ -88,8 +88,11 @@ ArmPrice SourceState::Price(bool live, const CodecProfile& profile, int64_t toke
   const size_t length = control::LengthBucket(std::max<int64_t>(tokens, 1));
   const control::ArmCost& cost = slot(live).table->arm(*arm).cost[length];
   price.wire_ratio = cost.wire_bytes;
-  price.decode_us = cost.decode_us_per_byte * raw_bytes *
-                    slot(live).controller->Belief(*arm, length).decode_factor;
+  const control::Controller& controller = *slot(live).controller;
+  const double decode_us =
+      cost.decode_frame_us * controller.FramesOf(std::max<int64_t>(tokens, 1)) +
+      cost.decode_us_per_byte * raw_bytes;
+  price.decode_us = decode_us * controller.Belief(*arm, length).decode_factor;
   return price;
 }
 

@@ -36,14 +36,18 @@ Result<ArmCost> CostOf(double ratio, const StageSpeed& encode, const StageSpeed&
   }
   for (const StageSpeed* stage : {&encode, &decode}) {
     if (!(stage->raw_bytes_per_s > 0) || !(stage->fixed_us >= 0) ||
-        !std::isfinite(stage->fixed_us)) {
-      return Err(ErrorCode::kInvalidInput, "has a speed of %g bytes a second after %g us",
-                 stage->raw_bytes_per_s, stage->fixed_us);
+        !std::isfinite(stage->fixed_us) || !(stage->frame_us >= 0) ||
+        !std::isfinite(stage->frame_us)) {
+      return Err(ErrorCode::kInvalidInput,
+                 "has a speed of %g bytes a second after %g us, and %g us a frame",
+                 stage->raw_bytes_per_s, stage->fixed_us, stage->frame_us);
     }
   }
   return ArmCost{.wire_bytes = 1 / ratio,
                  .encode_fixed_us = encode.fixed_us,
                  .decode_fixed_us = decode.fixed_us,
+                 .encode_frame_us = encode.frame_us,
+                 .decode_frame_us = decode.frame_us,
                  .encode_us_per_byte = 1e6 / encode.raw_bytes_per_s,
                  .decode_us_per_byte = 1e6 / decode.raw_bytes_per_s};
 }

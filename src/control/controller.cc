@@ -95,7 +95,7 @@ Controller::Estimate Controller::EstimateOf(int32_t arm, int32_t quality_class, 
                                             size_t interval, double frames,
                                             const Question& question) const {
   StageTimes t = StagesOf(table_.arm(arm).cost[length], options_.form, question.raw_bytes,
-                          question.us_per_byte, question.produce_us);
+                          question.us_per_byte, question.produce_us, frames);
   t.produce_parts = question.produce_parts;
   Estimate estimate;
   estimate.predicted_us = PathUs(t, options_.overlap, frames);
@@ -252,10 +252,10 @@ void Controller::Observe(const Decision& decision, const Observation& observatio
   const auto arm = static_cast<size_t>(decision.arm);
   const size_t length = decision.length;
   // The path as the stages explain it: measured ones as they were, the others as was expected.
-  StageTimes explained =
-      StagesOf(table_.arm(decision.arm).cost[length], options_.form, decision.raw_bytes,
-               decision.us_per_byte,
-               observation.produce_us > 0 ? observation.produce_us : decision.produce_us);
+  StageTimes explained = StagesOf(
+      table_.arm(decision.arm).cost[length], options_.form, decision.raw_bytes,
+      decision.us_per_byte,
+      observation.produce_us > 0 ? observation.produce_us : decision.produce_us, decision.frames);
   explained.produce_parts = decision.produce_parts;
   const auto learn = [&](double observed_us, SpeedFactors& factors, double& stage_us) {
     const double tabulated_us = stage_us;

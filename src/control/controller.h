@@ -98,6 +98,8 @@ class Controller {
   [[nodiscard]] const DecisionRing& ring() const { return ring_; }
   [[nodiscard]] ArmBelief Belief(int32_t arm, size_t length) const;
   [[nodiscard]] const Envelope& EnvelopeOf(int32_t quality_class, size_t length) const;
+  // Of a transfer of so many tokens.
+  [[nodiscard]] double FramesOf(int64_t tokens) const;
 
  private:
   struct Lateness {
@@ -107,7 +109,6 @@ class Controller {
 
   [[nodiscard]] size_t ResidualIndex(int32_t arm, int32_t quality_class, size_t length,
                                      size_t interval) const;
-  [[nodiscard]] double FramesOf(int64_t tokens) const;
   // What a residual is still worth, (0, 1].
   [[nodiscard]] double Trust(uint64_t last_use) const;
   struct Estimate {

@@ -52,7 +52,7 @@ class Fixture {
   [[nodiscard]] Observation Slow(const Decision& decision, const Question& question,
                                  double decode_factor) const {
     StageTimes t = StagesOf(table_->arm(decision.arm).cost[2], Form::kPoolRead, question.raw_bytes,
-                            question.us_per_byte, 0);
+                            question.us_per_byte, 0, 1);
     t.decode_us *= decode_factor;
     return {
         .path_us = PathUs(t, Overlap::kSerial, 1), .wire_us = t.wire_us, .decode_us = t.decode_us};
@@ -369,7 +369,7 @@ TEST(Controller, AProducerIsNoResidual) {
     EXPECT_EQ(decision.arm, table.Find("p"));
     // It took four times as long to produce, so all but the last part had been sent by then.
     StageTimes t = StagesOf(table.arm(decision.arm).cost[2], options.form, question.raw_bytes,
-                            question.us_per_byte, 4 * question.produce_us);
+                            question.us_per_byte, 4 * question.produce_us, decision.frames);
     t.produce_parts = 2;
     controller.Observe(decision, {.path_us = PathUs(t, Overlap::kPipelined, decision.frames),
                                   .produce_us = t.produce_us});

@@ -78,6 +78,8 @@ TEST(Envelope, IsTheLeastOfAllArmsEverywhere) {
       const ArmCost cost{.wire_bytes = arm == 0 ? 1 : 0.05 + value(0.9),
                          .encode_fixed_us = arm == 0 ? 0 : value(500),
                          .decode_fixed_us = arm == 0 ? 0 : value(500),
+                         .encode_frame_us = arm == 0 ? 0 : value(20),
+                         .decode_frame_us = arm == 0 ? 0 : value(20),
                          .encode_us_per_byte = arm == 0 ? 0 : value(0.01),
                          .decode_us_per_byte = arm == 0 ? 0 : value(0.01)};
       curves.push_back(

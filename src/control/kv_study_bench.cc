@@ -4,7 +4,7 @@
 // machine, and a simulated clock. Prints the tables of docs/kv-results.md.
 //
 //   kv_study_bench --profiles FOLDER --speeds FILE --costs FILE [--q-min Q] [--seeds N]
-//                  [--workload NAME]
+//                  [--workload NAME] [--only choices]
 //
 // Time on the wire, of encoding and of decoding is noisy by 20 % for each transfer, computing by
 // 5 %; every arm meets the same noise. A transfer is played frame by frame
@@ -12,6 +12,7 @@
 // made travels while later ones compute.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -57,6 +58,7 @@ struct Options {
   std::string workload;  // only this one in full
   double q_min = 0.97;
   int seeds = 20;
+  bool only_choices = false;
 };
 
 // What docs/rate-distortion.md has of published methods: ratios by length, and the lower end of q
@@ -179,6 +181,7 @@ class Study {
         layers_(library_.model.num_layers),
         token_bytes_(4.0 * layers_ * library_.model.num_kv_heads * library_.model.head_dim) {}
 
+  void Choices(double q_min);
   void HandOvers();
   void Pool();
 
@@ -191,6 +194,38 @@ class Study {
             LogNormal(rng, kNoise)};
   }
   [[nodiscard]] static kv::MinQuality QMin(double q) { return {true, static_cast<float>(q)}; }
+  // What a pool keeps (ProfileSet::ForStoring): lossless, and of what is good enough with any
+  // workload the smallest with q >= 0.97, the quickest of these to read over 10 Gbit/s, and the
+  // smallest with q >= 0.95; three at most.
+  [[nodiscard]] ArmMask Stored() const {
+    const auto lossless = ours_.Find("lossless");
+    ArmMask stored = lossless ? ArmBit(*lossless) : 0;
+    const auto add_best = [&](float least, const auto& cost_of) {
+      int32_t best = kRawArm;
+      for (size_t a = 1; a < ours_.arms().size(); ++a) {
+        const Arm& arm = ours_.arms()[a];
+        if (*std::min_element(arm.q.begin(), arm.q.end()) >= least &&
+            arm.fidelity == kv::Fidelity::kLossy &&
+            (best == kRawArm || cost_of(arm) < cost_of(ours_.arm(best)))) {
+          best = static_cast<int32_t>(a);
+        }
+      }
+      if (best != kRawArm && std::popcount(stored) < 3) {
+        stored |= ArmBit(best);
+      }
+    };
+    const auto bytes = [](const Arm& arm) { return arm.cost[2].wire_bytes; };
+    add_best(0.97F, bytes);
+    add_best(0.97F, [](const Arm& arm) {
+      const ArmCost& cost = arm.cost.back();
+      return std::max(cost.wire_bytes * MicrosPerByte(1.25e9), cost.decode_us_per_byte);
+    });
+    add_best(0.95F, bytes);
+    return stored;
+  }
+  [[nodiscard]] double FramesOf(int32_t tokens) const {
+    return static_cast<double>((tokens + kChunkTokens - 1) / kChunkTokens) * layers_;
+  }
   [[nodiscard]] int32_t ChunkOf(const std::string& name) const {
     const codec::Preset* const preset = codec::FindPreset(name);
     return preset != nullptr && preset->request_tokens > 0 ? preset->request_tokens : kChunkTokens;
@@ -212,16 +247,18 @@ class Study {
           {token_bytes_ * (end - first), steps[static_cast<size_t>((end - 1) / kStepTokens)]});
     }
     const ArmCost& cost = arm.cost[LengthBucket(moved)];
-    const testing::FrameStages stages{cost.encode_us_per_byte * noise.encode,
-                                      cost.wire_bytes * us_per_byte * noise.wire,
-                                      cost.decode_us_per_byte * noise.decode};
+    const testing::FrameStages stages{
+        cost.encode_us_per_byte * noise.encode, cost.wire_bytes * us_per_byte * noise.wire,
+        cost.decode_us_per_byte * noise.decode, cost.encode_frame_us * noise.encode,
+        cost.decode_frame_us * noise.decode};
     const double done_us = testing::LastDecodedUs(chunks, stages, layers_,
                                                   cost.encode_fixed_us + cost.decode_fixed_us);
     if (seen != nullptr) {
       const double raw = token_bytes_ * moved;
-      seen->encode_us = stages.encode_us * raw;
+      const double frames = static_cast<double>(chunks.size()) * layers_;
+      seen->encode_us = stages.encode_us * raw + stages.encode_frame_us * frames;
       seen->wire_us = stages.wire_us * raw;
-      seen->decode_us = stages.decode_us * raw;
+      seen->decode_us = stages.decode_us * raw + stages.decode_frame_us * frames;
       seen->path_us = done_us - steps.back();
       seen->produce_us = steps.back();
     }
@@ -258,6 +295,77 @@ class Study {
   const int32_t layers_;
   const double token_bytes_;
 };
+
+// What is chosen on links of known bandwidth, by length, and what would have been best.
+void Study::Choices(double q_min) {
+  constexpr std::array<double, 9> kGbit = {0.1, 0.3, 1, 3, 10, 20, 30, 50, 100};
+  constexpr int kDraws = 100;
+  const std::string workload = options_.workload.empty() ? "qa" : options_.workload;
+  const WorkloadId id = ours_.Workload(workload);
+  const kv::MinQuality quality = q_min == 1 ? kv::MinQuality{} : QMin(q_min);
+  std::printf(
+      "\n### %s: chosen by length and bandwidth, %s%s\n\nPath in microseconds after the prefill; "
+      "in brackets what had been faster on average, and by how much of that path.\n\n| tokens |",
+      library_.model.name.c_str(), q_min == 1 ? "exact" : workload.c_str(),
+      q_min == 1 ? "" : Format(", q >= %.2f", q_min).c_str());
+  for (const double gbit : kGbit) {
+    std::printf(" %g Gbit/s |", gbit);
+  }
+  std::printf("\n|---|");
+  for (size_t i = 0; i < kGbit.size(); ++i) {
+    std::printf("---|");
+  }
+  std::printf("\n");
+  double worst = 1;
+  for (const int32_t tokens : {17, 33, 65, 128, 256, 512, 1024, 4096}) {
+    const int32_t moved = (tokens - 1) / kBlockTokens * kBlockTokens;
+    const double prefill_us = testing::StepEnds(cost_, tokens, kStepTokens).back();
+    std::printf("| %d |", tokens);
+    for (const double gbit : kGbit) {
+      const double us_per_byte = MicrosPerByte(gbit * 1e9 / 8);
+      ControllerOptions options = For(Form::kHandOver);
+      options.epsilon = 0;
+      Controller controller(ours_, options);
+      Rng chance(1);
+      Question question;
+      question.workload = id;
+      question.quality = quality;
+      question.tokens = moved;
+      question.raw_bytes = token_bytes_ * moved;
+      question.us_per_byte = us_per_byte;
+      question.produce_us = prefill_us;
+      question.produce_parts = static_cast<double>((tokens - 1) / kStepTokens + 1);
+      const int32_t chosen = controller.Decide(question, chance)->arm;
+      std::vector<double> path_us(ours_.arms().size());
+      Rng world(1);
+      for (int i = 0; i < kDraws; ++i) {
+        const Noise noise = Draw(world);
+        for (size_t a = 0; a < path_us.size(); ++a) {
+          path_us[a] += (HandOverUs(ours_.arms()[a], tokens, us_per_byte, noise, nullptr) -
+                         prefill_us * noise.compute) /
+                        kDraws;
+        }
+      }
+      size_t best = static_cast<size_t>(chosen);
+      for (size_t a = 0; a < path_us.size(); ++a) {
+        if (quality.Accepts(ours_.Quality(static_cast<int32_t>(a), id)) &&
+            path_us[a] < path_us[best]) {
+          best = a;
+        }
+      }
+      const double us = path_us[static_cast<size_t>(chosen)];
+      worst = std::max(worst, us / path_us[best]);
+      std::printf(" %s %.0f", ours_.arm(chosen).name.c_str(), us);
+      if (best != static_cast<size_t>(chosen)) {
+        std::printf(" (%s %.1f %%)", ours_.arms()[best].name.c_str(),
+                    100 * (us / path_us[best] - 1));
+      }
+      std::printf(" |");
+    }
+    std::printf("\n");
+  }
+  std::printf("\nAt most %.3f of the least path.\n", worst);
+}
 
 void Study::HandOvers() {
   std::printf("\n### %s: from prefill to decode node, q >= %.2f\n\n", library_.model.name.c_str(),
@@ -409,28 +517,19 @@ void Study::Pool() {
   const std::string workload = options_.workload.empty() ? "qa" : options_.workload;
   std::printf("\n### %s: from a pool, %s, q >= %.2f\n\n", library_.model.name.c_str(),
               workload.c_str(), options_.q_min);
+  const ArmMask stored = Stored();
+  std::string names;
+  for (ArmMask rest = stored; rest != 0; rest &= rest - 1) {
+    names += (names.empty() ? "" : ", ") + ours_.arm(std::countr_zero(rest)).name;
+  }
   std::printf(
-      "TTFT in ms (SLO of 0.5x / 0.25x of computing all kept, %% of requests).\n\n"
+      "TTFT in ms (SLO of 0.5x / 0.25x of computing all kept, %% of requests). The pool keeps "
+      "%s.\n\n"
       "| Gbit/s | tokens | compute all | load all raw | cachegen-adaptive, 0.5x | adaptive | "
-      "adaptive, load or compute | over the better (95 %%) |\n|---|---|---|---|---|---|---|---|\n");
+      "adaptive, load or compute | over the better (95 %%) |\n|---|---|---|---|---|---|---|---|\n",
+      names.c_str());
   const WorkloadId id = ours_.Workload(workload);
   const kv::MinQuality quality = QMin(options_.q_min);
-  // What a pool keeps: lossless, and the smallest with q >= 0.97 and with q >= 0.95 anywhere.
-  ArmMask stored = 0;
-  if (const auto lossless = ours_.Find("lossless")) {
-    stored |= ArmBit(*lossless);
-  }
-  for (const float least : {0.97F, 0.95F}) {
-    int32_t smallest = kRawArm;
-    for (size_t a = 1; a < ours_.arms().size(); ++a) {
-      const Arm& arm = ours_.arms()[a];
-      const float q = *std::min_element(arm.q.begin(), arm.q.end());
-      if (q >= least && arm.cost[2].wire_bytes < ours_.arm(smallest).cost[2].wire_bytes) {
-        smallest = static_cast<int32_t>(a);
-      }
-    }
-    stored |= ArmBit(smallest);
-  }
   double worst = 0;
   double tie_gain = 1e9;
   int ties = 0;
@@ -468,7 +567,8 @@ void Study::Pool() {
             return raw == 0 ? 0.0
                             : testing::LastDecodedUs(chunks,
                                                      {0, cost.wire_bytes * us_per_byte * noise.wire,
-                                                      cost.decode_us_per_byte * noise.decode},
+                                                      cost.decode_us_per_byte * noise.decode, 0,
+                                                      cost.decode_frame_us * noise.decode},
                                                      layers_, cost.decode_fixed_us);
           };
           std::array<double, kNumRules> us{};
@@ -483,8 +583,8 @@ void Study::Pool() {
               continue;
             }
             const ArmCost& cost = all_.arm(*level).cost[LengthBucket(moved)];
-            const StageTimes t =
-                StagesOf(cost, Form::kPoolRead, raw_bytes, goodput.us_per_byte(), 0);
+            const StageTimes t = StagesOf(cost, Form::kPoolRead, raw_bytes, goodput.us_per_byte(),
+                                          0, FramesOf(moved));
             if (PathUs(t, Overlap::kPipelined, layers_) + tail_us <= 0.5 * recompute_us) {
               us[kCacheGen] = load_us(all_.arm(*level), 0) + tail_us;
               break;
@@ -511,9 +611,11 @@ void Study::Pool() {
           for (int32_t first = 0; first < moved; first += kChunkTokens) {
             const int32_t end = std::min(first + kChunkTokens, moved);
             const double raw = token_bytes_ * (end - first);
-            encodings.push_back({LoadEncoding{.wire_bytes = raw * cost.wire_bytes,
-                                              .decode_us = raw * cost.decode_us_per_byte * factor,
-                                              .quality = ours_.Quality(decision.arm, id)}});
+            encodings.push_back({LoadEncoding{
+                .wire_bytes = raw * cost.wire_bytes,
+                .decode_us =
+                    (raw * cost.decode_us_per_byte + layers_ * cost.decode_frame_us) * factor,
+                .quality = ours_.Quality(decision.arm, id)}});
             chunks.push_back({{first, end}, {}});
           }
           for (size_t c = 0; c < chunks.size(); ++c) {
@@ -535,13 +637,16 @@ void Study::Pool() {
           double front_us =
               from == 0 ? 0 : testing::StepEnds(cost_, from, kStepTokens).back() * noise.compute;
           // Decoding beside it takes of the engine's cores what it is busy.
-          const double decode_us = token_bytes_ * (moved - from) * cost.decode_us_per_byte;
+          const double decode_us = token_bytes_ * (moved - from) * cost.decode_us_per_byte +
+                                   FramesOf(moved - from) * cost.decode_frame_us;
           front_us += 0.2 * std::min(front_us, decode_us * noise.decode);
           us[kBoth] = from >= moved ? us[kCompute] : std::max(loaded_us, front_us) + tail_us;
 
           Observation seen;
           seen.wire_us = raw_bytes * cost.wire_bytes * us_per_byte * noise.wire;
-          seen.decode_us = raw_bytes * cost.decode_us_per_byte * noise.decode;
+          seen.decode_us =
+              (raw_bytes * cost.decode_us_per_byte + FramesOf(moved) * cost.decode_frame_us) *
+              noise.decode;
           seen.path_us = us[kAdaptive] - tail_us;
           controller.Observe(decision, seen);
           now_us += static_cast<int64_t>(us[kAdaptive]);
@@ -599,6 +704,8 @@ int Main(int argc, char** argv) {
       options.workload = value;
     } else if (name == "--q-min") {
       options.q_min = std::atof(value);
+    } else if (name == "--only") {
+      options.only_choices = std::string(value) == "choices";
     } else if (name == "--seeds") {
       options.seeds = std::atoi(value);
     } else {
@@ -613,6 +720,11 @@ int Main(int argc, char** argv) {
     return 2;
   }
   Study study(options);
+  study.Choices(1);
+  study.Choices(options.q_min);
+  if (options.only_choices) {
+    return 0;
+  }
   study.HandOvers();
   study.Pool();
   return 0;

@@ -82,7 +82,7 @@ double MeanPathUs(const StageTimes& t, Overlap overlap, double frames, double no
 
 PathCurve CurveOf(const ArmCost& cost, Form form, Overlap overlap, double frames, double raw_bytes,
                   double produce_us) {
-  const StageTimes t = StagesOf(cost, form, raw_bytes, 0, produce_us);
+  const StageTimes t = StagesOf(cost, form, raw_bytes, 0, produce_us, frames);
   const double wire_slope = cost.wire_bytes * raw_bytes;
   if (overlap == Overlap::kSerial) {
     const Line line{t.fixed_us + t.encode_us + t.decode_us, wire_slope};

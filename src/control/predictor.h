@@ -71,11 +71,13 @@ struct StageTimes {
 // says, by some 0.56 noise of it. Serial: PathUs. `produce_us` counts as certain.
 [[nodiscard]] double MeanPathUs(const StageTimes& t, Overlap overlap, double frames, double noise);
 
-// What one arm costs at one length. Per byte of raw KV.
+// What one arm costs at one length: once, for each frame, for each byte of raw KV.
 struct ArmCost {
   double wire_bytes = 1;  // on the wire for a byte of KV: 1 / ratio
   double encode_fixed_us = 0;
   double decode_fixed_us = 0;
+  double encode_frame_us = 0;
+  double decode_frame_us = 0;
   double encode_us_per_byte = 0;
   double decode_us_per_byte = 0;
 };
@@ -83,18 +85,18 @@ struct ArmCost {
 // x = 1 / bandwidth.
 [[nodiscard]] inline double MicrosPerByte(double bytes_per_s) { return 1e6 / bytes_per_s; }
 
-// Stages of moving `raw_bytes` at x microseconds a byte.
+// Stages of moving `raw_bytes` in so many frames at x microseconds a byte.
 [[nodiscard]] inline StageTimes StagesOf(const ArmCost& cost, Form form, double raw_bytes,
-                                         double us_per_byte, double produce_us) {
+                                         double us_per_byte, double produce_us, double frames) {
   StageTimes t;
   t.fixed_us = cost.decode_fixed_us;
   t.produce_us = produce_us;
   if (form == Form::kHandOver) {
     t.fixed_us += cost.encode_fixed_us;
-    t.encode_us = cost.encode_us_per_byte * raw_bytes;
+    t.encode_us = cost.encode_frame_us * frames + cost.encode_us_per_byte * raw_bytes;
   }
   t.wire_us = cost.wire_bytes * raw_bytes * us_per_byte;
-  t.decode_us = cost.decode_us_per_byte * raw_bytes;
+  t.decode_us = cost.decode_frame_us * frames + cost.decode_us_per_byte * raw_bytes;
   return t;
 }
 

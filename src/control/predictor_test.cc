@@ -25,13 +25,15 @@ TEST(Predictor, SerialAddsAllStages) {
   const ArmCost cost{.wire_bytes = 0.25,
                      .encode_fixed_us = 10,
                      .decode_fixed_us = 20,
+                     .encode_frame_us = 5,
+                     .decode_frame_us = 7,
                      .encode_us_per_byte = 0.001,
                      .decode_us_per_byte = 0.002};
-  const StageTimes t = StagesOf(cost, Form::kHandOver, 1e6, MicrosPerByte(125e6), 0);
-  EXPECT_NEAR(PathUs(t, Overlap::kSerial, 1), 30 + 1000 + 2000 + 2000, 1e-9);
+  const StageTimes t = StagesOf(cost, Form::kHandOver, 1e6, MicrosPerByte(125e6), 0, 10);
+  EXPECT_NEAR(PathUs(t, Overlap::kSerial, 1), 30 + (50 + 1000) + 2000 + (70 + 2000), 1e-9);
   // Who reads from a pool does not pay for the encoding.
-  const StageTimes read = StagesOf(cost, Form::kPoolRead, 1e6, MicrosPerByte(125e6), 0);
-  EXPECT_NEAR(PathUs(read, Overlap::kSerial, 1), 20 + 2000 + 2000, 1e-9);
+  const StageTimes read = StagesOf(cost, Form::kPoolRead, 1e6, MicrosPerByte(125e6), 0, 10);
+  EXPECT_NEAR(PathUs(read, Overlap::kSerial, 1), 20 + 2000 + (70 + 2000), 1e-9);
 }
 
 // Frames one after the other through stages that each do one frame at a time: what the formula of
@@ -94,6 +96,8 @@ TEST(Predictor, ACurveIsThePathAtEveryBandwidth) {
     const ArmCost cost{.wire_bytes = 0.05 + rng.Uniform(),
                        .encode_fixed_us = 100 * rng.Uniform(),
                        .decode_fixed_us = 100 * rng.Uniform(),
+                       .encode_frame_us = 50 * rng.Uniform(),
+                       .decode_frame_us = 50 * rng.Uniform(),
                        .encode_us_per_byte = 0.01 * rng.Uniform(),
                        .decode_us_per_byte = 0.01 * rng.Uniform()};
     const Form form = i % 2 == 0 ? Form::kHandOver : Form::kPoolRead;
@@ -104,7 +108,8 @@ TEST(Predictor, ACurveIsThePathAtEveryBandwidth) {
     const PathCurve curve = CurveOf(cost, form, overlap, frames, raw_bytes, produce_us);
     for (int k = 0; k < 20; ++k) {
       const double x = 0.1 * rng.Uniform() * rng.Uniform();
-      const double path = PathUs(StagesOf(cost, form, raw_bytes, x, produce_us), overlap, frames);
+      const double path =
+          PathUs(StagesOf(cost, form, raw_bytes, x, produce_us, frames), overlap, frames);
       EXPECT_NEAR(curve.At(x), path, 1e-9 * (1 + std::abs(path))) << "case " << i;
     }
   }
@@ -118,12 +123,25 @@ TEST(Predictor, CompressionBreaksEvenAtItsThreshold) {
   const ArmCost raw;
   for (const Form form : {Form::kHandOver, Form::kPoolRead}) {
     const double x = MicrosPerByte(BreakEvenBytesPerS(cost, form));
-    EXPECT_NEAR(PathUs(StagesOf(cost, form, 1e6, x, 0), Overlap::kSerial, 1),
-                PathUs(StagesOf(raw, form, 1e6, x, 0), Overlap::kSerial, 1), 1e-6);
+    EXPECT_NEAR(PathUs(StagesOf(cost, form, 1e6, x, 0, 1), Overlap::kSerial, 1),
+                PathUs(StagesOf(raw, form, 1e6, x, 0, 1), Overlap::kSerial, 1), 1e-6);
   }
   EXPECT_EQ(BreakEvenBytesPerS({.wire_bytes = 1.01}, Form::kHandOver), 0);
   EXPECT_EQ(BreakEvenBytesPerS({.wire_bytes = 0.5}, Form::kHandOver),
             std::numeric_limits<double>::infinity());
+}
+
+// The more frames, the more often their cost is paid, whatever they hold: a short prompt that has a
+// frame a layer like a longer one pays as much.
+TEST(Predictor, CostsOfFramesMakeShortPromptsGoRaw) {
+  const ArmCost cost{.wire_bytes = 0.25, .encode_frame_us = 6, .decode_frame_us = 4};
+  const ArmCost raw{.encode_frame_us = 1, .decode_frame_us = 1};
+  const double x = MicrosPerByte(1.25e9);
+  const auto us = [&](const ArmCost& c, double bytes) {
+    return PathUs(StagesOf(c, Form::kHandOver, bytes, x, 0, 30), Overlap::kPipelined, 30);
+  };
+  EXPECT_LT(us(raw, 1e5), us(cost, 1e5));
+  EXPECT_LT(us(cost, 1e6), us(raw, 1e6));
 }
 
 TEST(Predictor, AFixedCostMakesShortPromptsGoRaw) {
@@ -131,7 +149,7 @@ TEST(Predictor, AFixedCostMakesShortPromptsGoRaw) {
   const ArmCost raw;
   const double x = MicrosPerByte(1e9);
   const auto us = [&](const ArmCost& c, double bytes) {
-    return PathUs(StagesOf(c, Form::kHandOver, bytes, x, 0), Overlap::kPipelined, 30);
+    return PathUs(StagesOf(c, Form::kHandOver, bytes, x, 0, 30), Overlap::kPipelined, 30);
   };
   EXPECT_GT(us(cost, 5e5), us(raw, 5e5));
   EXPECT_LT(us(cost, 5e6), us(raw, 5e6));

@@ -18,26 +18,28 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kFormat = "kvik.profile-speeds";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr double kLargestFixedUs = 1e9;
+constexpr double kLargestFrameUs = 1e6;
 constexpr double kSlowest = 1;     // byte a second
 constexpr double kFastest = 1e15;  // beyond: infinity
 
-// [[fixed_us, raw_bytes_per_s], ...] at kLengths. JSON has no infinity: 0 stands for it, since a
-// speed of 0 means nothing.
+// [[fixed_us, raw_bytes_per_s, frame_us], ...] at kLengths. JSON has no infinity: 0 stands for it,
+// since a speed of 0 means nothing.
 Json ToJson(const std::array<StageSpeed, kNumLengths>& stage) {
   Json list = Json::array();
   for (const StageSpeed& speed : stage) {
     const bool free = std::isinf(speed.raw_bytes_per_s);
-    list.push_back(Json::array({speed.fixed_us, free ? 0.0 : speed.raw_bytes_per_s}));
+    list.push_back(
+        Json::array({speed.fixed_us, free ? 0.0 : speed.raw_bytes_per_s, speed.frame_us}));
   }
   return list;
 }
 
 Result<std::array<StageSpeed, kNumLengths>> StageFromJson(const Json& json, const char* name) {
   const auto wrong = [&] {
-    return Err(ErrorCode::kInvalidInput, "has a profile whose \"%s\" is not %zu pairs of numbers",
-               name, kNumLengths);
+    return Err(ErrorCode::kInvalidInput,
+               "has a profile whose \"%s\" is not %zu times three numbers", name, kNumLengths);
   };
   const auto it = json.find(name);
   if (it == json.end() || !it->is_array() || it->size() != kNumLengths) {
@@ -45,17 +47,20 @@ Result<std::array<StageSpeed, kNumLengths>> StageFromJson(const Json& json, cons
   }
   std::array<StageSpeed, kNumLengths> stage;
   for (size_t i = 0; i < kNumLengths; ++i) {
-    const Json& pair = (*it)[i];
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number()) {
+    const Json& item = (*it)[i];
+    if (!item.is_array() || item.size() != 3 ||
+        !std::all_of(item.begin(), item.end(), [](const Json& n) { return n.is_number(); })) {
       return wrong();
     }
-    const double fixed_us = pair[0].get<double>();
-    const double speed = pair[1].get<double>();
+    const double fixed_us = item[0].get<double>();
+    const double speed = item[1].get<double>();
+    const double frame_us = item[2].get<double>();
     if (!(fixed_us >= 0 && fixed_us <= kLargestFixedUs) ||
+        !(frame_us >= 0 && frame_us <= kLargestFrameUs) ||
         !(speed == 0 || (speed >= kSlowest && speed <= kFastest))) {
       return Err(ErrorCode::kInvalidInput, "has a profile whose \"%s\" is out of range", name);
     }
-    stage[i] = {fixed_us, speed == 0 ? std::numeric_limits<double>::infinity() : speed};
+    stage[i] = {fixed_us, speed == 0 ? std::numeric_limits<double>::infinity() : speed, frame_us};
   }
   return stage;
 }
@@ -66,8 +71,8 @@ ProfileSpeeds UniformSpeeds(uint64_t profile_hash, double encode_bytes_per_s,
                             double decode_bytes_per_s) {
   ProfileSpeeds speeds;
   speeds.profile_hash = profile_hash;
-  speeds.encode.fill({0, encode_bytes_per_s});
-  speeds.decode.fill({0, decode_bytes_per_s});
+  speeds.encode.fill({0, encode_bytes_per_s, 0});
+  speeds.decode.fill({0, decode_bytes_per_s, 0});
   return speeds;
 }
 

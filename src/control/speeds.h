@@ -21,10 +21,12 @@ namespace kvik::control {
 // The profile that is no encoding at all: pages as they are.
 inline constexpr uint64_t kRawHash = 0;
 
+// A transfer keeps a stage busy for frame_us of each of its frames and for its bytes, after
+// fixed_us, beside which nothing else runs.
 struct StageSpeed {
-  double fixed_us = 0;  // of one transfer, whatever its size; >= 0
-  double raw_bytes_per_s =
-      0;  // of the KV, not of the encoding; > 0, infinity where it costs nothing
+  double fixed_us = 0;         // of one transfer, whatever its size; >= 0
+  double raw_bytes_per_s = 0;  // of the KV, not of the encoding; > 0, infinity: costs nothing
+  double frame_us = 0;         // of one frame, whatever its size; >= 0
   friend bool operator==(const StageSpeed&, const StageSpeed&) = default;
 };
 
@@ -35,7 +37,7 @@ struct ProfileSpeeds {
   friend bool operator==(const ProfileSpeeds&, const ProfileSpeeds&) = default;
 };
 
-// The same speed at every length, without fixed cost.
+// The same speed at every length, without fixed costs.
 [[nodiscard]] ProfileSpeeds UniformSpeeds(uint64_t profile_hash, double encode_bytes_per_s,
                                           double decode_bytes_per_s);
 

@@ -27,10 +27,12 @@ inline std::vector<double> StepEnds(const kv::CostModel& cost, int32_t tokens,
   return ends;
 }
 
-struct FrameStages {  // of a raw byte
+struct FrameStages {  // of a raw byte, and of each frame
   double encode_us = 0;
   double wire_us = 0;
   double decode_us = 0;
+  double encode_frame_us = 0;
+  double decode_frame_us = 0;
 };
 
 // When the last of `chunks` is decoded. A chunk: raw bytes, and when its last block is sealed
@@ -47,9 +49,11 @@ inline double LastDecodedUs(const std::vector<SealedChunk>& chunks, const FrameS
   for (const SealedChunk& chunk : chunks) {
     const double frame_bytes = chunk.raw_bytes / layers;
     for (int32_t layer = 0; layer < layers; ++layer) {
-      encoded_us = std::max(encoded_us, chunk.sealed_us) + stages.encode_us * frame_bytes;
+      encoded_us = std::max(encoded_us, chunk.sealed_us) + stages.encode_frame_us +
+                   stages.encode_us * frame_bytes;
       sent_us = std::max(sent_us, encoded_us) + stages.wire_us * frame_bytes;
-      decoded_us = std::max(decoded_us, sent_us) + stages.decode_us * frame_bytes;
+      decoded_us =
+          std::max(decoded_us, sent_us) + stages.decode_frame_us + stages.decode_us * frame_bytes;
     }
   }
   return decoded_us + fixed_us;

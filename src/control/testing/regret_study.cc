@@ -125,11 +125,11 @@ class Truth {
   }
 
   [[nodiscard]] StageTimes Stages(const Arm& arm, int32_t index, size_t length, Form form,
-                                  Overlap overlap, double raw_bytes, double t_us,
+                                  Overlap overlap, double raw_bytes, double frames, double t_us,
                                   const Noise& noise) const {
     const size_t s = At(t_us);
     const auto i = static_cast<size_t>(index);
-    StageTimes t = StagesOf(arm.cost[length], form, raw_bytes, 0, 0);
+    StageTimes t = StagesOf(arm.cost[length], form, raw_bytes, 0, 0, frames);
     t.encode_us *= encode_mismatch_[i] * encode_[s] * arm_drift_[i][s] * noise.encode;
     t.decode_us *= decode_mismatch_[i] * decode_[s] * arm_drift_[i][s] * noise.decode;
     const double wire_start_us = WireStart(t, overlap, t_us);
@@ -347,7 +347,7 @@ StudyResult RunStudy(const codec::ProfileLibrary& library, const ArmTable& table
     const double frames = static_cast<double>(chunks) * controller_options.frames_per_chunk;
     const auto path_us = [&](int32_t arm, const Truth::Noise& n) {
       return PathUs(truth.Stages(table.arm(arm), arm, length, options.form, options.overlap,
-                                 question.raw_bytes, now_us, n),
+                                 question.raw_bytes, frames, now_us, n),
                     options.overlap, frames);
     };
     const int32_t quality_class = table.ClassOf(question.workload, question.quality);
@@ -403,7 +403,7 @@ StudyResult RunStudy(const codec::ProfileLibrary& library, const ArmTable& table
     // What comes of it.
     const StageTimes stages =
         truth.Stages(table.arm(transfer.arm), transfer.arm, length, options.form, options.overlap,
-                     question.raw_bytes, now_us, noise);
+                     question.raw_bytes, frames, now_us, noise);
     Observation& seen = transfer.observation;
     seen.path_us = PathUs(stages, options.overlap, frames);
     seen.encode_us = stages.encode_us;
