@@ -267,10 +267,40 @@ ConnectorOptions OnASlowLink(const ProfileSet& profiles) {
   ConnectorOptions options;
   options.goodput.initial_bytes_per_s = 1e5;
   options.compute.token_us = 100'000;
-  for (const CodecProfile* profile : profiles.ForStoring()) {
-    options.speeds.Set(control::UniformSpeeds(profile->hash, 1e9, 1e9));
+  for (const CodecProfile& profile : profiles.all()) {
+    options.speeds.Set(control::UniformSpeeds(profile.hash, 1e9, 1e9));
   }
   return options;
+}
+
+// Whatever the link of a reader, it finds something: small for a slow one, quick for a fast one.
+TEST(ConnectorTest, WhatIsStoredServesSlowLinksAndFastOnes) {
+  const auto profiles =
+      ProfilesWith({LossyProfile("poor", 3, 20, {{codec::kUnifiedWorkload, 0.94}}),
+                    LossyProfile("quick", 16, 3, {{codec::kUnifiedWorkload, 0.98}}),
+                    LossyProfile("small", 6, 8, {{codec::kUnifiedWorkload, 0.975}}),
+                    LossyProfile("tiny", 4, 12, {{codec::kUnifiedWorkload, 0.955}})});
+  const auto stored = [&](const control::MachineSpeeds& speeds) {
+    std::vector<std::string> names;
+    for (const CodecProfile* profile : profiles->ForStoring(speeds)) {
+      names.push_back(profile->name);
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(stored({}), (Names{kLosslessName, "small", "tiny"}));
+  control::MachineSpeeds speeds;
+  const auto set = [&](const char* name, double decode) {
+    speeds.Set(control::UniformSpeeds(profiles->Find(name)->hash, 1e9, decode));
+  };
+  set("poor", 1e10);
+  set("small", 1e9);
+  set("tiny", 1e9);
+  set("quick", 8e9);
+  EXPECT_EQ(stored(speeds), (Names{kLosslessName, "small", "quick"}));
+  // A profile that decodes quickly and saves too little is not quick to read.
+  set("small", 5e9);
+  EXPECT_EQ(stored(speeds), (Names{kLosslessName, "small", "tiny"}));
 }
 
 // Stored KV carries the profile's least quality over all workloads; a reader knows its own.

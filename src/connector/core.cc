@@ -64,8 +64,8 @@ Result<void> Core::Open(const ConnectorParts& parts) {
     storing.profiles.push_back(profile);
   }
   if (storing.profiles.empty()) {
-    storing.profiles =
-        fixed_ != nullptr ? std::vector<const CodecProfile*>{fixed_} : profiles_->ForStoring();
+    storing.profiles = fixed_ != nullptr ? std::vector<const CodecProfile*>{fixed_}
+                                         : profiles_->ForStoring(options_.speeds);
   }
 
   MutexLock lock(mutex_);

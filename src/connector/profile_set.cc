@@ -2,6 +2,7 @@
 #include "connector/profile_set.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "codec/pipeline.h"
@@ -9,6 +10,11 @@
 
 namespace kvik::connector {
 namespace {
+
+// More of a chunk cost room that other chunks need.
+constexpr size_t kMaxStored = 3;
+// A link at which decoding, not size, says how quickly KV is read: 10 Gbit/s.
+constexpr double kFastLinkBytesPerS = 1.25e9;
 
 constexpr const char* kRawPipeline = "none -> none -> none";
 
@@ -154,27 +160,43 @@ const CodecProfile* ProfileSet::FindHash(uint64_t hash) const {
   return found == by_hash_.end() ? nullptr : &profiles_[found->second];
 }
 
-std::vector<const CodecProfile*> ProfileSet::ForStoring() const {
+std::vector<const CodecProfile*> ProfileSet::ForStoring(
+    const control::MachineSpeeds& speeds) const {
   std::vector<const CodecProfile*> chosen = {&lossless()};
   if (library_ == nullptr) {
     return chosen;
   }
-  for (const float threshold : {0.97F, 0.95F}) {
+  // Of those that are good enough the one that costs least; infinity: not to be had.
+  const auto add_best = [&](float threshold, const auto& cost_of) {
     const CodecProfile* best = nullptr;
-    double best_ratio = 0;
+    double least = std::numeric_limits<double>::infinity();
     for (const codec::Profile& listed : library_->profiles) {
       const CodecProfile* const profile = FindHash(listed.hash);
-      const double ratio = LargestRatio(listed);
-      if (profile != nullptr && profile->lossy && !DropsSlots(listed) && profile->q >= threshold &&
-          ratio > best_ratio) {
+      if (profile == nullptr || !profile->lossy || DropsSlots(listed) || profile->q < threshold) {
+        continue;
+      }
+      const double cost = cost_of(listed);
+      if (cost < least) {
         best = profile;
-        best_ratio = ratio;
+        least = cost;
       }
     }
-    if (best != nullptr && std::find(chosen.begin(), chosen.end(), best) == chosen.end()) {
+    if (best != nullptr && chosen.size() < kMaxStored &&
+        std::find(chosen.begin(), chosen.end(), best) == chosen.end()) {
       chosen.push_back(best);
     }
-  }
+  };
+  const auto wire_bytes = [](const codec::Profile& listed) { return 1 / LargestRatio(listed); };
+  // Seconds of a raw byte, of a long prompt.
+  const auto read_s = [&](const codec::Profile& listed) {
+    const control::ProfileSpeeds* const measured = speeds.Find(listed.hash);
+    return measured == nullptr ? std::numeric_limits<double>::infinity()
+                               : std::max(wire_bytes(listed) / kFastLinkBytesPerS,
+                                          1 / measured->decode.back().raw_bytes_per_s);
+  };
+  add_best(0.97F, wire_bytes);
+  add_best(0.97F, read_s);
+  add_best(0.95F, wire_bytes);
   return chosen;
 }
 

@@ -17,6 +17,7 @@
 #include "codec/frame.h"
 #include "codec/model_facts.h"
 #include "codec/profile_library.h"
+#include "control/speeds.h"
 #include "kv/block_key.h"
 
 namespace kvik::connector {
@@ -59,9 +60,11 @@ class ProfileSet {
   [[nodiscard]] const codec::ModelFacts& model() const { return model_; }
   [[nodiscard]] const codec::ProfileLibrary* library() const { return library_.get(); }
 
-  // Lossless, and of the library's measured lossy profiles the smallest with q >= 0.97 and with
-  // q >= 0.95: what a pool keeps so that every reader finds something.
-  [[nodiscard]] std::vector<const CodecProfile*> ForStoring() const;
+  // What a pool keeps so that every reader finds something, at most three: lossless, and of the
+  // library's measured lossy profiles the smallest with q >= 0.97, the one of that quality that is
+  // the quickest to read over a fast link at these speeds, and the smallest with q >= 0.95.
+  [[nodiscard]] std::vector<const CodecProfile*> ForStoring(
+      const control::MachineSpeeds& speeds) const;
 
  private:
   ProfileSet() = default;
