@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV that moves between servers, on sockets: a real model, emulated links (`--kv-link`), prompts of real questions.
 
-    KVIK_EVAL_DATA=folder of *.jsonl KVIK_MODELS=folder scripts/bench_kv.py RESULTS [--sections pd,pool,drift,crossings]
+    KVIK_EVAL_DATA=folder of *.jsonl KVIK_MODELS=folder scripts/bench_kv.py RESULTS [--sections pd,bare,pool,drift,crossings]
                                             [--only REGEX] [--budget SECONDS] [--prepare] [--report] [--docs FILE]
 
 pd: prefill node, decode node and router for every way of compressing KV, side by side; each repeat sends the same prompt
     through all of them, one after the other, and nobody has seen it before. The link of a cell follows from
     R = (raw KV that the prefill makes a second) / bandwidth.
+bare: the same without a router and on the machine's loopback as it is, of prompts that the prefill node has computed before.
 pool: KV that a pool has in many encodings: computed again, fetched, or both at once.
 drift: the same while the link falls to a twentieth for a while and other work comes to the machine.
 crossings: the bandwidth at which one profile overtakes another, predicted and found.
@@ -21,11 +22,12 @@ import pathlib
 import signal
 import sys
 
+from kv_bare_link import BareLink
 from kv_handover import Handover
 from kv_nodes import Measurements, Over, Section
 from kv_pool_reads import Crossings, Drift, PoolReads
 
-SECTIONS = {"pd": Handover, "pool": PoolReads, "drift": Drift, "crossings": Crossings}
+SECTIONS = {"pd": Handover, "bare": BareLink, "pool": PoolReads, "drift": Drift, "crossings": Crossings}
 BEGIN, END = "<!-- bench_kv.py -->", "<!-- end of bench_kv.py -->"
 
 
