@@ -159,12 +159,23 @@ class PoolReads(PoolSection):
         return [self.results[("pool", rate, length, i, arm)] for i in range(self.repeats(rate, length))]
 
     def ttft(self, rate, length, arm):
-        """Not a number: nothing came, the pool had lost it."""
+        """Not a number: little came, the pool had lost it."""
         rows = self.rows(rate, length, arm)
-        fetches = arm in ("raw", "adaptive") or (arm == "level" and self.level(rate, length))
-        if fetches and min(row["by_source"]["external"] for row in rows) < length - 32:
+        if self.fetches(rate, length, arm) and self.loaded(rate, length, arm) < 0.85 * length:
             return math.nan
         return median(row["ttft_ms"] for row in rows)
+
+    def fetches(self, rate, length, arm):
+        return arm in ("raw", "adaptive") or (arm == "level" and self.level(rate, length) is not None)
+
+    def loaded(self, rate, length, arm):
+        return min(row["by_source"]["external"] for row in self.rows(rate, length, arm))
+
+    def text(self, rate, length, arm, ms):
+        if math.isnan(ms):
+            return "not in the pool"
+        loaded = self.loaded(rate, length, arm) if self.fetches(rate, length, arm) else length
+        return f"{ms:.0f}" + (f" ({100 * loaded / length:.0f} % fetched)" if loaded < length - 32 else "")
 
     def of_better(self, rate, length):
         """Both at once over the better of computed and fetched: median of the pairs."""
@@ -182,7 +193,8 @@ class PoolReads(PoolSection):
         out = ["### Reads from a pool", "",
                f"TTFT in ms, median of 3 to 11 in turns (computed: {self.RECOMPUTED}), one thread a server, workload {WORKLOAD}, q_min = {Q_MIN}. *cachegen-adaptive* is the "
                "published baseline, driven by the script: the best of three levels whose bytes fit half of the time that computing takes, "
-               "else computing (its quality for the workload was never measured: *x*). *fetched* loads all of it, *both* is what kvik does: "
+               "else computing (its quality for the workload was never measured: *x*). *fetched* loads what a peer has promised, which is all of it "
+               "unless a link is so slow that the last of it is computed meanwhile; *both* is what kvik does with a pool: "
                "loads from the tail while it computes from the front. *not in the pool*: what was stored before was not found, so there is "
                "nothing to compare.", "",
                "| Gbit/s | tokens | computed | raw, fetched | cachegen-adaptive *x* | adaptive, fetched | adaptive, both | both / best of computed and "
@@ -200,7 +212,7 @@ class PoolReads(PoolSection):
             if 0.8 < ms["adaptive"] / ms["recompute"] < 1.25:
                 ties.append(1 / ratio)
             last = self.rows(rate, length, "meets")[-1]
-            shown = {arm: "not in the pool" if math.isnan(us) else f"{us:.0f}" for arm, us in ms.items()}
+            shown = {arm: f"{us:.0f}" if arm == "recompute" else self.text(rate, length, arm, us) for arm, us in ms.items()}
             out.append(f"| {rate} | {length} | {shown['recompute']} | {shown['raw']} | {shown['level']} ({self.level(rate, length) or 'computed'}) | "
                        f"{shown['adaptive']} ({self.rows(rate, length, 'adaptive')[-1]['profile']}) | {shown['meets']} | "
                        f"{ratio:.2f} | {last['by_source']['external']} of {length}, {last['profile']} |")
@@ -296,7 +308,7 @@ class Crossings(PoolSection):
     REPEATS = 15
 
     def costs(self):
-        """(ratio, decoding speed) by profile, as the server has them at 1,024 tokens."""
+        """(ratio, decoding: fixed us, speed, us of a frame) by profile, as the server has them at 1,024 tokens."""
         for path in sorted((CACHE / "speeds").glob("*.json"), key=os.path.getmtime, reverse=True):
             speeds = {p["hash"]: p["decode"][2] for p in json.loads(path.read_text())["profiles"]}
             if all(p["hash"] in speeds for p in self.library.values()):
@@ -309,8 +321,8 @@ class Crossings(PoolSection):
     @staticmethod
     def read_s(cost, rate, raw_bytes, frames):
         """Of a pipelined read from a pool, docs/control.md."""
-        ratio, fixed_us, speed = cost
-        wire, decode = raw_bytes / ratio / rate, raw_bytes / speed if speed else 0
+        ratio, fixed_us, speed, frame_us = cost
+        wire, decode = raw_bytes / ratio / rate, frames * frame_us * 1e-6 + (raw_bytes / speed if speed else 0)
         return fixed_us * 1e-6 + max(wire, decode) + min(wire, decode) / frames
 
     def predicted(self, pair):
