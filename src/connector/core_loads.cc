@@ -338,6 +338,9 @@ void Core::Finish(const TicketPtr& ticket, const LoadJobPtr& job, ChunkOutcome o
       source.goodput.Add(outcome.stats.wire_bytes, outcome.stats.wire_us, clock_.NowMicros());
     }
     if (outcome.result.has_value()) {
+      source.Learn(
+          *job->what.profile, outcome.wire_bytes,
+          job->what.object.num_blocks * static_cast<double>(host_.geometry->bytes_per_block()));
       Deliver(*ticket, *job, outcome);
       if (!outcome.bytes.empty()) {
         later.keep.push_back(OriginalOf(*ticket, *job, outcome));

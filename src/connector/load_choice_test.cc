@@ -527,5 +527,25 @@ TEST(LoadChoice, EveryNumberOfWhyIsRight) {
   EXPECT_GT(promised, 50);
 }
 
+// Else a link that is slow enough for it would make the node compute what is a quarter of the
+// bytes.
+TEST(LoadChoice, WhatNoLibraryMeasuredIsPricedByWhatCame) {
+  Scene scene(1);
+  const CodecProfile* const preset = scene.profiles->Find("kivi-4");
+  ASSERT_NE(preset, nullptr);
+  SourceState& source = *scene.sources[0];
+  ASSERT_NE(source.Controller(true), nullptr);
+  ASSERT_FALSE(source.ArmOf(true, *preset).has_value());
+  EXPECT_EQ(source.Price(true, *preset, 64, 1e6).wire_ratio, 1);
+  source.Learn(*preset, 2000, 8000);
+  source.Learn(*preset, 1000, 4000);
+  EXPECT_EQ(source.Price(true, *preset, 64, 1e6).wire_ratio, 0.25);
+  // Those that were measured are not moved by it.
+  const CodecProfile& lossless = scene.profiles->lossless();
+  const double before = source.Price(true, lossless, 64, 1e6).wire_ratio;
+  source.Learn(lossless, 8000, 8000);
+  EXPECT_EQ(source.Price(true, lossless, 64, 1e6).wire_ratio, before);
+}
+
 }  // namespace
 }  // namespace kvik::connector

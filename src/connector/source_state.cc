@@ -76,12 +76,23 @@ std::optional<int32_t> SourceState::ArmOf(bool live, const CodecProfile& profile
   return slot(live).table->FindHash(profile.hash);
 }
 
+void SourceState::Learn(const CodecProfile& profile, uint64_t wire_bytes, double raw_bytes) {
+  if (raw_bytes > 0 && !ArmOf(true, profile).has_value() && !ArmOf(false, profile).has_value()) {
+    Came& came = came_[profile.hash];
+    came.wire_bytes += static_cast<double>(wire_bytes);
+    came.raw_bytes += raw_bytes;
+  }
+}
+
 ArmPrice SourceState::Price(bool live, const CodecProfile& profile, int64_t tokens,
                             double raw_bytes) const {
   ArmPrice price;
   const auto arm = ArmOf(live, profile);
   if (!arm.has_value()) {
     price.decode_us = raw_bytes * control::MicrosPerByte(kGuessedBytesPerS);
+    if (const auto came = came_.find(profile.hash); came != came_.end()) {
+      price.wire_ratio = came->second.wire_bytes / came->second.raw_bytes;
+    }
     return price;
   }
   price.arm = *arm;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,9 @@ class SourceState {
   [[nodiscard]] ArmPrice Price(bool live, const CodecProfile& profile, int64_t tokens,
                                double raw_bytes) const;
 
+  // So many bytes came for `raw_bytes` of KV. What no library has measured is priced by what came.
+  void Learn(const CodecProfile& profile, uint64_t wire_bytes, double raw_bytes);
+
   control::Goodput goodput;
   SourceReport report;
 
@@ -71,6 +75,11 @@ class SourceState {
   };
   [[nodiscard]] const Slot& slot(bool live) const { return slots_[live ? 1 : 0]; }
   Slot slots_[2];
+  struct Came {
+    double wire_bytes = 0;
+    double raw_bytes = 0;
+  };
+  std::map<uint64_t, Came> came_;  // by profile hash, of those that are no arms
 };
 
 }  // namespace kvik::connector
