@@ -566,6 +566,15 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
     });
   }
 
+  // Who asked has it: the lease is over, or prompts that were handed over long ago would take the
+  // room of those that nobody has come for yet. Another peer that was told of it finds it through
+  // the engine, as long as it is cached there.
+  void LetGo(const LiveGet& get) KVIK_REQUIRES(mutex_) {
+    for (size_t i = get.first; i <= get.last.at; ++i) {
+      held_.erase(get.last.chain->Key(i));
+    }
+  }
+
   void Send(const LiveGetPtr& get, std::vector<std::function<void()>>& calls)
       KVIK_REQUIRES(mutex_) {
     kv::BlockQuality quality;
@@ -612,6 +621,9 @@ class LiveCacheImpl final : public LiveCache, public std::enable_shared_from_thi
                                 self->counters_.served_failures += sent.ok ? 0 : 1;
                                 self->counters_.served_wire_bytes += sent.wire_bytes;
                                 self->counters_.encode_us += sent.encode_us;
+                                if (sent.ok) {
+                                  self->LetGo(*get);
+                                }
                               }
                               get->done();
                             });

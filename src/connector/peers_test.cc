@@ -273,6 +273,26 @@ TEST_F(Peers, ChunksComeInTheOrderInWhichThePeerComputesThem) {
   Drain();
 }
 
+// Not for the whole lease: half of the pool would soon be full of prompts that were handed over, and
+// the next ones would not be kept.
+TEST_F(Peers, WhatAPeerHasFetchedIsNotKeptForIt) {
+  Node& prefill = AddEngine("prefill", {});
+  Node& decode = AddEngine("decode", {});
+  const int64_t begin_us = net_.clock().NowMicros();
+  for (int i = 1; i <= 5; ++i) {  // 200 blocks of 256, at most 128 of them kept
+    const auto prompt = static_cast<uint64_t>(i);
+    prefill.engine->Submit(RequestOf(prompt, 40, "", /*for_peer=*/true));
+    DrainEngine(prefill);
+    decode.engine->Submit(RequestOf(prompt, 40, "prefill"));
+    DrainEngine(decode);
+    EXPECT_EQ(decode.engine->stats.arrived_blocks, 40 * i);
+    Settle();
+    EXPECT_EQ(prefill.engine->held(), 0);
+  }
+  EXPECT_LT(net_.clock().NowMicros() - begin_us, 10'000'000);
+  Drain();
+}
+
 // Else the first transfers would be planned for a link that somebody made up, and all of them where
 // encoding is slower than the wire.
 TEST_F(Peers, ALinkOfWhichNothingIsKnownIsProbed) {
