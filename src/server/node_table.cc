@@ -67,7 +67,9 @@ const NodeTable::Node* NodeTable::Find(const std::string& url) const {
 }
 
 NodeTable::Node* NodeTable::Find(const std::string& url) {
-  return const_cast<Node*>(std::as_const(*this).Find(url));
+  const auto it = std::find_if(nodes_.begin(), nodes_.end(),
+                               [&](const Node& node) { return node.state.url == url; });
+  return it == nodes_.end() ? nullptr : &*it;
 }
 
 bool NodeTable::Join(const std::string& url, NodeRole role, int64_t lease_us) {
@@ -183,7 +185,7 @@ void NodeTable::Note(uint64_t id, std::span<const uint64_t> pieces) {
     std::vector<uint64_t>& nodes = it->second->nodes;
     if (std::find(nodes.begin(), nodes.end(), id) == nodes.end()) {
       // Ids of nodes that are no more.
-      std::erase_if(nodes, [&](uint64_t other) {
+      std::erase_if(nodes, [&](uint64_t other) KVIK_REQUIRES(mutex_) {
         return std::none_of(nodes_.begin(), nodes_.end(),
                             [&](const Node& node) { return node.state.id == other; });
       });
