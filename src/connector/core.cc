@@ -175,7 +175,7 @@ void Core::Detach() {
   for (const auto& load : cancel) {
     load->Cancel();
   }
-  encode_io_.Stop();  // encodes what waits: the arena is still there
+  encode_io_.Stop();  // encodes what waits: that needs the engine's blocks, writing it does not
   if (storer_ != nullptr) {
     storer_->Detach();
   }

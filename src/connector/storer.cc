@@ -90,10 +90,6 @@ class StorerImpl final : public Storer, public std::enable_shared_from_this<Stor
     std::unordered_map<kv::TicketId, Sequence> sequences;
     std::list<GatherPtr> gathers;
     MutexLock lock(mutex_);
-    // What was taken is kept: the encodings need the engine's blocks, writing them does not.
-    while (!queued_.empty() && io_.num_threads() > 0) {
-      idle_.Wait(mutex_);
-    }
     attached_ = false;
     sequences.swap(sequences_);
     gathers.swap(queued_);
@@ -393,7 +389,6 @@ class StorerImpl final : public Storer, public std::enable_shared_from_this<Stor
     {
       MutexLock lock(mutex_);
       queued_.remove(gather);
-      idle_.NotifyAll();
       blocks.swap(gather->blocks);
       if (!attached_ || blocks.empty()) {
         Done();

@@ -46,6 +46,7 @@ class Storer {
 
   // As in LiveCache, engine thread.
   virtual void Attach(const kv::ConnectorHost& host, std::shared_ptr<EventQueue> events) = 0;
+  // What still waits to be encoded is let go: stop `io` first, whose threads do it before they end.
   virtual void Detach() = 0;
   virtual void Begin(kv::TicketId ticket, std::span<const kv::ContentKey> keys) = 0;
   virtual void End(kv::TicketId ticket) = 0;
