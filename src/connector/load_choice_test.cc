@@ -126,6 +126,11 @@ struct Scene {
     facts.num_tokens = blocks * kBlockTokens + tail_tokens;
     facts.num_loadable = tail_tokens > 0 ? blocks : blocks - 1;
   }
+  // Of which nothing is here.
+  void AskForAll(int32_t blocks, int32_t tail_tokens) {
+    Ask(blocks, tail_tokens);
+    missing = {{0, blocks}};
+  }
   void SetSpeed(size_t source, double bytes_per_s) const {
     control::Goodput& goodput = sources[source]->goodput;
     for (int64_t i = 0; i < 20; ++i) {
@@ -396,8 +401,7 @@ void CheckWhy(Scene& scene, const LoadChoice& choice) {
 // A peer's promise makes computing what it has dear, not what is computed in any case.
 TEST(LoadChoice, TheLocalTailCountsOnceWhenAPeerHasPromisedTheRest) {
   Scene scene(1);
-  scene.Ask(16, 10);
-  scene.missing = {{0, 16}};
+  scene.AskForAll(16, 10);
   scene.SetSpeed(0, 1e9);
   scene.Find(0, {0, 16}, nullptr, 0);
   scene.rules.promised_by = 0;
@@ -412,8 +416,7 @@ TEST(LoadChoice, TheLocalTailCountsOnceWhenAPeerHasPromisedTheRest) {
 
 TEST(LoadChoice, APromiseDecidesWhatIsLoadedAndOthersDoNot) {
   Scene scene(2);
-  scene.Ask(16, 10);
-  scene.missing = {{0, 16}};
+  scene.AskForAll(16, 10);
   scene.SetSpeed(0, 2e5);  // so slow that computing is faster
   scene.SetSpeed(1, 2e5);
   scene.Find(0, {0, 16}, nullptr, 0);
@@ -431,8 +434,7 @@ TEST(LoadChoice, APromiseDecidesWhatIsLoadedAndOthersDoNot) {
 // The last chunk of a prompt is stored as it is, and again with the answer behind it.
 TEST(LoadChoice, ObjectsThatOverlapCountOnce) {
   Scene scene(1);
-  scene.Ask(8, 10);
-  scene.missing = {{0, 8}};
+  scene.AskForAll(8, 10);
   scene.SetSpeed(0, 1e9);
   const CodecProfile& lossless = scene.profiles->lossless();
   for (const kv::BlockRange& range : {kv::BlockRange{0, 4}, {4, 1}, {4, 2}, {4, 4}}) {
@@ -446,8 +448,7 @@ TEST(LoadChoice, ObjectsThatOverlapCountOnce) {
 
 TEST(LoadChoice, BytesOfASlowerSourceAreBytes) {
   Scene scene(2);
-  scene.Ask(8, 10);
-  scene.missing = {{0, 8}};
+  scene.AskForAll(8, 10);
   scene.SetSpeed(0, 1e9);
   scene.SetSpeed(1, 1e8);
   scene.Find(0, {0, 4}, &scene.profiles->lossless(), 100'000);

@@ -151,6 +151,14 @@ class Peers : public ::testing::Test {
     EXPECT_TRUE(node.engine->idle());
   }
 
+  // Half of RequestOf(1, 40) has been computed; the rest goes on a block a step.
+  void ComputeHalf(Node& prefill) {
+    prefill.engine->compute_blocks_per_step = 1;
+    prefill.engine->Submit(RequestOf(1, 40));
+    for (int i = 0; i < 20; ++i) {
+      Tick();
+    }
+  }
   static ToyRequest RequestOf(uint64_t id, size_t blocks, const std::string& peer = "",
                               bool for_peer = false) {
     std::vector<uint64_t> choices;
@@ -273,8 +281,8 @@ TEST_F(Peers, ChunksComeInTheOrderInWhichThePeerComputesThem) {
   Drain();
 }
 
-// Not for the whole lease: half of the pool would soon be full of prompts that were handed over, and
-// the next ones would not be kept.
+// Not for the whole lease: half of the pool would soon be full of prompts that were handed over,
+// and the next ones would not be kept.
 TEST_F(Peers, WhatAPeerHasFetchedIsNotKeptForIt) {
   Node& prefill = AddEngine("prefill", {});
   Node& decode = AddEngine("decode", {});
@@ -580,11 +588,7 @@ TEST_F(Peers, APeerThatARequestWaitsForIsNotForgotten) {
   options.max_peers = 1;
   Node& prefill = AddEngine("prefill", {});
   Node& decode = AddEngine("decode", options);
-  prefill.engine->compute_blocks_per_step = 1;
-  prefill.engine->Submit(RequestOf(1, 40));
-  for (int i = 0; i < 20; ++i) {
-    Tick();
-  }
+  ComputeHalf(prefill);
   decode.engine->Submit(RequestOf(1, 40, "prefill"));
   Tick();
   decode.engine->Submit(RequestOf(2, 8, "nobody"));  // while the first loads: it is computed
@@ -603,11 +607,7 @@ TEST_F(Peers, APeerThatDiesMidwayCostsOnlyTime) {
   options.kv_profile = "lossless";
   Node& prefill = AddEngine("prefill", options);
   Node& decode = AddEngine("decode", options);
-  prefill.engine->compute_blocks_per_step = 1;
-  prefill.engine->Submit(RequestOf(1, 40));
-  for (int i = 0; i < 20; ++i) {
-    Tick();
-  }
+  ComputeHalf(prefill);
   decode.engine->Submit(RequestOf(1, 40, "prefill"));
   for (int i = 0; i < 6; ++i) {
     Tick();
